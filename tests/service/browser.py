@@ -165,8 +165,12 @@ class Visit:
     def open(self) -> Visit:
         """Go to the page and wait for its first answer."""
         self.page.goto(self.url)
-        self.facts.filter(has_text="nothing is sent yet").wait_for()
+        self.begun()
         return self
+
+    def begun(self) -> None:
+        """Wait for the first answer."""
+        self.facts.filter(has_text="nothing is sent yet").wait_for()
 
     def leave(self) -> None:
         """Close the tab, which asked nothing of other sites and complained of nothing but failed requests."""

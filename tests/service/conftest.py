@@ -36,6 +36,7 @@ def _no_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Name an empty directory of certificates: httpx would read all of this machine for each request, 0.03 s each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.getbasetemp()))
+        patch.delenv("SSL_CERT_FILE", raising=False)  # it would come first
         yield
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
+from anytime_service.limits.tuning import Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
 from service.browser import (
@@ -26,7 +28,8 @@ from service.browser import (
     regression,
     trips,
 )
-from service.serving import Running, run_service
+from service.doors import HASHED, KEYS, PREDICTING, WRONG
+from service.serving import Running, run_service, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
 from playwright.sync_api import BrowserContext, Route, WebSocketRoute, expect, sync_playwright
@@ -583,3 +586,99 @@ def test_the_shape_of_a_column_says_that_its_pairs_are_not_on_the_line(visit: Vi
         visit.page.get_by_role("button", name=column, exact=True).click()
         visit.says(shape_says=words)
     expect(visit.named("shape_says")).not_to_contain_text(halves)
+
+
+# Where a key is needed
+
+
+@pytest.fixture(scope="module")
+def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys"
+
+
+@pytest.fixture(scope="module")
+def guarded(key_file: Path) -> Iterator[Running]:
+    key_file.write_text(f"{HASHED}\n")
+    settings = Settings(port=0, api_keys=KEYS.split(",")[0], api_keys_file=key_file)
+    app = create_app(ModelRegistry.of([regression()]), settings, tuning=Tuning(key_check_s=0.05))
+    with running(app, settings) as service:
+        yield service
+
+
+@pytest.fixture
+def locked(guarded: Running, browser: BrowserContext) -> Iterator[Visit]:
+    """A visit of a service that needs a key."""
+    visit = Visit(browser.new_page(), guarded.url)
+    visit.page.goto(guarded.url)
+    yield visit
+    visit.leave()
+
+
+def tell(visit: Visit, key: str) -> None:
+    """Type a key, by keyboard alone."""
+    field = visit.page.get_by_label("Key", exact=True)
+    expect(field).to_be_focused()
+    visit.page.keyboard.type(key)
+    visit.page.keyboard.press("Enter")
+
+
+@pytest.mark.parametrize("key", [PREDICTING, HASHED])
+def test_the_page_requests_a_key_and_works_with_it(locked: Visit, key: str) -> None:
+    asked = locked.page.get_by_role("heading", name="This service requires an API key")
+    expect(asked).to_be_visible()
+    expect(locked.play).to_be_hidden()
+    locked.shows(key_problem="")
+    assert locked.page.get_by_label("Key", exact=True).get_attribute("type") == "password"
+    tell(locked, key)
+    locked.begun()
+    expect(asked).to_be_hidden()
+    locked.tick("speed")
+    locked.shows(step="step 1 of 3, 1 of 10 ms")
+    assert key not in locked.page.url
+    expect(locked.page.get_by_role("link", name="Routes of this service")).to_be_hidden()
+    locked.page.reload()
+    locked.begun()
+
+
+def test_the_key_is_stored_for_its_tab_only(locked: Visit, browser: BrowserContext) -> None:
+    tell(locked, PREDICTING)
+    locked.begun()
+    assert (browser.cookies(), locked.page.evaluate("localStorage.length")) == ([], 0)
+    assert PREDICTING not in locked.page.content()
+    other = browser.new_page()
+    other.goto(locked.url)
+    expect(other.get_by_label("Key", exact=True)).to_be_focused()
+    other.close()
+
+
+@pytest.mark.parametrize("wrong", [WRONG, "ключ", "two words"])
+def test_a_wrong_key_is_reported_and_can_be_replaced(locked: Visit, wrong: str) -> None:
+    tell(locked, wrong)
+    expect(locked.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
+    expect(locked.page.get_by_label("Key", exact=True)).to_have_attribute("aria-invalid", "true")
+    assert locked.page.evaluate("sessionStorage.length") == 0
+    tell(locked, PREDICTING)
+    locked.begun()
+
+
+def test_the_page_requests_a_new_key_after_the_key_is_replaced(locked: Visit, key_file: Path) -> None:
+    tell(locked, HASHED)
+    locked.begun()
+    key_file.write_text(f"{PREDICTING}0\n")
+    expect(locked.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
+    tell(locked, f"{PREDICTING}0")
+    locked.begun()
+    locked.tick("speed", "hog")
+    locked.shows(step="step 2 of 3, 5 of 10 ms")
+
+
+def test_the_routes_are_shown_and_tried_out_with_a_key_that_no_other_site_gets(locked: Visit) -> None:
+    locked.page.goto(f"{locked.url}/docs")
+    asked = locked.page.get_by_role("heading", name="This service requires an API key")
+    expect(asked).to_be_visible()
+    for wrong in (WRONG, "a key with spaces"):
+        tell(locked, wrong)
+        expect(locked.page.get_by_role("alert")).to_have_text("The API key is invalid or was revoked.")
+    tell(locked, PREDICTING)
+    expect(asked).to_be_hidden()
+    locked.predict_by_the_documentation()

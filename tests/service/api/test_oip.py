@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from time import sleep
 from typing import Any
 
@@ -15,6 +16,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.values import DATATYPES
 from anytime_service.settings import Settings
+from models.test_names import GROUPS, frame, model
 from service.inferring import (
     CLASSES,
     JSON_BYTES,
@@ -40,6 +42,7 @@ from service.serving import (
     run_service,
     running,
     small_model,
+    timeless,
     trained_model,
 )
 from waiting import until
@@ -488,3 +491,32 @@ def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> Non
         app.state.service.registry = ModelRegistry.of([trained_model("brake", width=3)])
         connection.send(content[10:])
         assert_reported(connection.response()[2], expected(small_model(), VALUES))
+
+
+# Names with any mark are inputs, each its own.
+
+
+def test_every_name_is_a_group_of_a_request_and_inputs_of_its_own(settings: Settings) -> None:
+    served = replace(model(), manifest=model().manifest.model_copy(update={"name": "m", "version": "v1"}))
+    row = frame().iloc[0].to_dict()
+    values = {group["name"]: [row[name] for name in group["features"]] for group in GROUPS["groups"]}
+    reported = expected(served, values)
+    with run_service([served], settings) as service:
+        found = timeless(service.post({"groups": values}).json())
+        for name in ("prediction", "probabilities", "groups", "imputed"):
+            assert (
+                found[name] == pytest.approx(reported[name])
+                if name == "probabilities"
+                else found[name] == reported[name]
+            )
+        kinds = service.get("/v2/models/m").json()["inputs"]
+        assert len({kind["name"] for kind in kinds}) == len(kinds)
+        inputs: list[dict[str, Any]] = []
+        for kind in kinds:
+            columns = json.loads(kind["parameters"]["features"])
+            data = [row[column] for column in columns]
+            inputs.append({"name": kind["name"], "datatype": kind["datatype"], "shape": [1, len(data)], "data": data})
+        assert_reported(infer(service, inputs, "m"), reported)
+    ambiguous = {'["lidar", "b:c"]', '["lidar:b", "c"]'}
+    assert {kind["name"] for kind in kinds if kind["name"].startswith("[")} == ambiguous
+    assert {"lidar:b:c", "lidar", "g:h", "g:h:t:x"} <= {kind["name"] for kind in kinds}

@@ -77,14 +77,6 @@ def broken(x: dict[str, Any]) -> Any:
     raise RuntimeError("no light\non the sensor")
 
 
-def too_wide(x: dict[str, Any]) -> Any:
-    return np.zeros(7)
-
-
-def words(x: dict[str, Any]) -> Any:
-    return ["fast", 1.0]
-
-
 class Stuck:
     """An extractor that works until the test releases it."""
 
@@ -159,7 +151,7 @@ def test_arrays_of_every_type_and_layout_give_the_prediction_for_their_numbers(
 
 
 def test_strings_and_none_are_sent_as_they_are() -> None:
-    """In lists and in arrays of objects or text, in predictions, runs and sessions."""
+    """In lists and in arrays of objects or text, in predictions and runs."""
     person: list[Any] = [[30.0, "male"], [None, "x"], [99, None]]
     groups = {"person": person, "home": np.array([["Köln"], ["Bonn"], [""]])}
     literal = expected(columns_model(), groups, rows=3, policy="arrived")
@@ -174,27 +166,17 @@ def test_strings_and_none_are_sent_as_they_are() -> None:
         row = {"person": [99.0, "male"], "ticket": [1.0, True, "Rome", 3], "speed": [1.0], "home": [None]}
         run = client.run({name: itemgetter(name) for name in row}, row, deadline_ms=LONG_MS)
         assert (run.imputed, run.clamped, run.complete) == (("town",), ("age",), True)
-        with client.session() as session:
-            session.add_many(groups)
-            answer = session.predict(policy="arrived")
-            assert (answer.prediction, answer.imputed, answer.clamped) == wanted
 
 
-def test_rows_are_answered_and_ranked_on_request(client: Client, model: Model) -> None:
+def test_rows_of_a_session_are_answered_and_ranked_on_request(client: Client, model: Model) -> None:
     groups = arrays(30)
     with client.session(model="brake", rows=30) as session:
         session.add_many(groups)
-        answers = [
-            session.predict(ranking=True),
-            client.predict(groups, model="brake", ranking=True),
-            client.run(EXTRACTORS, groups, LONG_MS, model="brake", rows=30, ranking=True),
-        ]
         with pytest.raises(ValuesError, match="expected 30"):
             session.add("hog", np.zeros((4, 2)))
-    for answer in answers:
-        assert answer.prediction == pytest.approx(local(model, groups, 30), rel=1e-12)
-        assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
-    assert client.predict(groups, model="brake").ranking is None
+        answer = session.predict(ranking=True)
+    assert answer.prediction == pytest.approx(local(model, groups, 30), rel=1e-12)
+    assert answer.ranking == np.argsort(-np.array(answer.prediction), kind="stable").tolist()
 
 
 @pytest.mark.parametrize("how", ["predict", "run"])
@@ -368,8 +350,8 @@ def test_run_with_nothing_to_compute_or_no_time_returns_the_base_rate(client: Cl
     ("failing", "why"),
     [
         (broken, "RuntimeError: no light on the sensor"),
-        (too_wide, "values of group 'hog' are"),
-        (words, "column 'h0' has 'fast'; expected a number"),
+        (lambda _: np.zeros(7), "values of group 'hog' are"),
+        (lambda _: ["fast", 1.0], "column 'h0' has 'fast'; expected a number"),
         (lambda _: Unreadable(), "are not an array (RuntimeError: not without a gradient)"),
         (awaiting, "its extractor is async and returned a coroutine"),
     ],
@@ -591,7 +573,9 @@ def test_a_call_that_is_under_way_when_the_client_closes_ends(server: Running, s
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_client_raises_closed_error_in_a_forked_child(server: Running) -> None:
+def test_a_client_raises_closed_error_in_a_forked_child_and_a_program_that_does_not_close_it_ends_quietly(
+    server: Running,
+) -> None:
     code = f"""
 import os, sys
 from anytime_service.client import Client, ClosedError
@@ -605,19 +589,9 @@ if not child:
         client.close()
         os._exit(0 if "fork" in str(error) else 4)
     os._exit(5)
-client.models()
-client.close()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    assert _python(code).returncode == 0
-
-
-def test_a_program_that_ends_without_closing_its_client_ends_quietly(server: Running) -> None:
-    code = f"""
-from anytime_service.client import Client
-client = Client({server.url!r})
 print(client.run({{"speed": lambda x: [1.0], "hog": lambda x: [1.0, 1.0], "lab": lambda x: [1.0]}}, 0, 5000,
                  model="brake").complete)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = _python(code)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "True", "")

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from threading import Thread
+from threading import Event, Thread
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +19,16 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosedError
 from websockets.http11 import Request, Response
 
+from anytime_service.app import create_app
 from anytime_service.client import AsyncClient, Client, ConnectionLostError, ProblemError, ReplyError, engine
 from anytime_service.client.engine import Connection
 from anytime_service.client.transport import Network as Way
+from anytime_service.core.service import PredictionService
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.settings import Settings
+from service.certificates import Certificate
 from service.client.test_network import Network, answer_to, fake, frames, problem_reply
-from service.serving import VALUES, Running
+from service.serving import VALUES, Running, running, small_model
 from waiting import WAIT_S, until, until_async
 
 CALLS: dict[str, Callable[[Client], Any]] = {
@@ -298,3 +303,55 @@ async def test_a_peer_that_drops_every_connection_is_tried_by_one_task(monkeypat
     tasks = [each for each in asyncio.all_tasks() if "_keep_open" in repr(each.get_coro())]
     assert len(tasks) <= 2, "one that ends, and the next"
     await connection.transport.close()
+
+
+# Calls that are cancelled, or whose client closes, are no open predictions on the server any more.
+
+
+LONG_MS = 50_000.0
+"""The server answers by itself long after a test has failed."""
+
+
+@pytest.fixture(scope="module", params=["plain", "TLS"])
+def serving(request: pytest.FixtureRequest, own: Certificate) -> Iterator[tuple[PredictionService, str, Any]]:
+    encrypted = request.param == "TLS"
+    tls: dict[str, Any] = {"ssl_certfile": own.file, "ssl_keyfile": own.key} if encrypted else {}
+    settings = Settings(port=0, max_deadline_ms=60_000, max_lateness_ms=5_000, **tls)
+    app = create_app(ModelRegistry.of([small_model()]), settings)
+    with running(app, settings) as server:
+        url = f"{'https' if encrypted else 'http'}://127.0.0.1:{server.port}"
+        yield app.state.service, url, own.trusted() if encrypted else None
+
+
+RELEASED = Event()
+
+
+def waits(_: Any) -> list[float]:
+    RELEASED.wait(60)
+    return VALUES["hog"]
+
+
+WAITING = {"speed": lambda _: VALUES["speed"], "hog": waits, "lab": lambda _: VALUES["lab"]}
+
+
+@pytest.mark.parametrize("budget", [None, 6.0])
+@pytest.mark.parametrize("end", ["cancel", "close"])
+async def test_a_call_that_has_ended_is_freed_on_the_server_at_once(
+    serving: tuple[PredictionService, str, Any], budget: float | None, end: str
+) -> None:
+    service, url, ssl = serving
+    RELEASED.clear()
+    async with AsyncClient(url, ssl=ssl) as client:
+        await client.warm_up(WAITING)
+        tasks = [asyncio.create_task(client.run(WAITING, None, LONG_MS, budget=budget)) for _ in range(5)]
+        await until_async(lambda: len(service.active) == 5, "the predictions are open")
+        if end == "close":
+            await client.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await until_async(lambda: not service.active, "the predictions are freed")
+        RELEASED.set()
+        if end == "cancel":
+            assert (await client.predict(VALUES, deadline_ms=LONG_MS)).complete, "the connection is still used"
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -149,7 +149,7 @@ def test_a_server_that_computes_groups_answers_before_the_deadline_or_not_at_all
     assert reply(-1.0) == (503, 0)
 
 
-@pytest.mark.parametrize("kind", ["post", "prior", "websocket", "brutal"])
+@pytest.mark.parametrize("kind", ["post", "websocket"])
 def test_an_offered_load_is_answered_and_counted(service: Running, model: Model, kind: str) -> None:
     make = drills(model)[kind].make
     found = Offering(Child(os.getpid(), service.port), make, 0.3, np.random.default_rng(0)).offer(40.0)

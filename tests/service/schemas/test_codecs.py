@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Annotated, Any
 
 import httpx
@@ -10,14 +12,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from anytime.errors import AnytimeError
 from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
+from anytime_service import errors
 from anytime_service.core.open_prediction import Limits, OpenPrediction
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.limits.table import INLINE
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form, answer_fields, decoders, in_pieces, read
 from anytime_service.schemas.options import PredictionOptions
+from anytime_service.schemas.problem import KINDS, Problem
 from anytime_service.settings import Settings
 from lazily import Lazy
 from service.serving import VALUES, Running, expected, packed, small_model, timeless, trained_model
@@ -163,3 +168,29 @@ def test_updates_of_a_prediction_of_many_rows(service: Running) -> None:
         while (answer := stream.hear())["type"] == "update":  # of a part of the groups, made by the worker
             assert len(answer["prediction"]) == 5_000
         assert timeless(answer) == expected(MODELS["lens"], values, rows=5_000)
+
+
+# Every error of the service is a kind of problem: a slug, a title and a status.
+
+
+OF_THE_START = (errors.AddressError, errors.CertificateError, errors.KeysError)
+"""Errors before the server serves: no client receives them."""
+
+
+def test_every_error_that_a_client_may_receive_has_a_kind() -> None:
+    every = {cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, AnytimeError)}
+    for cls in every - {AnytimeError}:
+        assert any(base in KINDS for base in cls.__mro__) != (cls in OF_THE_START), cls.__name__
+
+
+def test_a_slug_has_one_status() -> None:
+    statuses: dict[str, set[int]] = {}
+    for kind in KINDS.values():
+        statuses.setdefault(kind.slug, set()).add(kind.status)
+        assert 400 <= HTTPStatus(kind.status) <= 503
+    assert {len(each) for each in statuses.values()} == {1}
+
+
+def test_a_problem_omits_what_is_unknown() -> None:
+    problem = Problem("urn:anytime:problem:x", "X", 400, "why")
+    assert msgspec.json.decode(msgspec.json.encode(problem)).keys() == {"type", "title", "status", "detail"}

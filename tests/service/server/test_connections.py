@@ -148,27 +148,26 @@ def test_websockets_count_as_connections(few: Running) -> None:
     until(lambda: few.metric("anytime_connections") == 1)
 
 
-@pytest.mark.parametrize(
-    "half",
-    [
-        b"G",
-        b"GET /livez HTTP/1.1\r\nHost: te",
-        REQUEST[:-1],
-        HANDSHAKE[:-2],
-        b"POST /predict HTTP/1.1\r\nX: " + b"x" * 900,
-    ],
-    ids=["a byte", "half a header", "all but a byte", "half a handshake", "a long header"],
-)
-def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(hasty: Running, half: bytes) -> None:
-    for before in (b"", REQUEST):
-        with hasty.connect() as connection:
-            if before:
-                assert exchange(connection)[0] == 200
-            connection.send(half)
+HALVES = [
+    b"G",
+    b"GET /livez HTTP/1.1\r\nHost: te",
+    REQUEST[:-1],
+    HANDSHAKE[:-2],
+    b"POST /predict HTTP/1.1\r\nX: " + b"x" * 900,
+]
+
+
+def test_an_incomplete_head_times_out_with_a_problem_also_on_a_used_connection(hasty: Running) -> None:
+    with ExitStack() as stack:
+        fresh, used = ([stack.enter_context(hasty.connect()) for _ in HALVES] for _ in range(2))
+        assert [exchange(connection)[0] for connection in used] == [200] * len(HALVES)
+        for half, *connections in zip(HALVES, fresh, used, strict=True):
+            for connection in connections:
+                connection.send(half)
+        for connection in (*fresh, *used):
             status, headers, problem = connection.response()
             assert (status, headers["connection"]) == (408, "close")
-            assert problem["type"] == "urn:anytime:problem:slow-request"
-            assert "0.5 s" in problem["detail"]
+            assert (problem["type"], "0.5 s" in problem["detail"]) == ("urn:anytime:problem:slow-request", True)
             assert at_end(connection)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -267,30 +268,50 @@ INVALID = {
     "OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER": "unknown",
 }
 COLLECTOR = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
-LOADING = """
-import sys
-from anytime_service import Settings, create_app, load_registry, serve
-from anytime_service.telemetry.tracing import load_tracing
-sys.exit(load_tracing() is not None)
+
+
+FORKING = """
+import json, os, sys, warnings
+import prometheus_client, uvicorn
+from anytime import load
+from anytime.cli.main import main
+
+def loaded():
+    from anytime_service import Settings, create_app, load_registry, serve
+    from anytime_service.telemetry.tracing import load_tracing
+    return load_tracing() is not None
+
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork next to other threads
+for arguments, environment in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        os.environ.update(environment)
+        os._exit(main(arguments) if arguments else loaded())
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr, flush=True)
 """
+"""Forks before anything of OpenTelemetry is imported, for each environment."""
 
 
-def ended(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command, own = [sys.executable, *arguments], {**ENVIRONMENT, **environment}
-    return subprocess.run(command, env=own, capture_output=True, text=True, timeout=60, check=False)
-
-
-@pytest.mark.parametrize("name", INVALID)
-def test_a_server_with_an_invalid_variable_ends_with_a_line_that_names_it(name: str, model_file: Path) -> None:
-    done = ended("-m", "anytime", "serve", str(model_file), "--port", "0", **COLLECTOR, **{name: INVALID[name]})
-    line = done.stderr.splitlines()[-1]  # OpenTelemetry logs before it raises, for some
-    assert (done.returncode, line.startswith("error: cannot set up tracing from "), name in line) == (2, True, True)
-
-
-@pytest.mark.parametrize("off", [{}, {**COLLECTOR, "OTEL_SDK_DISABLED": "true"}], ids=["no collector", "disabled"])
-def test_invalid_variables_count_for_nothing_where_traces_are_off(off: dict[str, str]) -> None:
-    done = ended("-c", LOADING, **INVALID, **off)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_an_invalid_variable_ends_a_server_by_a_line_that_names_it_and_counts_for_nothing_where_traces_are_off(
+    model_file: Path,
+) -> None:
+    served: list[tuple[list[str], dict[str, str]]] = [
+        (["serve", str(model_file), "--port", "0"], COLLECTOR | {name: value}) for name, value in INVALID.items()
+    ]
+    loaded: list[tuple[list[str], dict[str, str]]] = [
+        ([], INVALID),
+        ([], INVALID | COLLECTOR | {"OTEL_SDK_DISABLED": "true"}),
+    ]
+    command = [sys.executable, "-c", FORKING, json.dumps(served + loaded)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
+    *outputs, _ = done.stderr.split("ended with ")
+    codes = re.findall(r"^ended with (-?\d+)$", done.stderr, re.MULTILINE)
+    assert codes == ["2"] * len(served) + ["0", "0"], done.stderr
+    for name, said in zip(INVALID, outputs, strict=False):
+        line = said.splitlines()[-1]  # OpenTelemetry logs before it raises, for some
+        assert (line.startswith("error: cannot set up tracing from "), name in line) == (True, True), said
+    assert [said.splitlines()[1:] for said in outputs[-2:]] == [[], []]
 
 
 def test_the_environment_is_as_before_when_the_imports_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
