@@ -32,7 +32,7 @@ from service.doors import HASHED, KEYS, PREDICTING, WRONG
 from service.serving import Running, run_service, running
 
 pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright (pip)")
-from playwright.sync_api import BrowserContext, Route, WebSocketRoute, expect, sync_playwright
+from playwright.sync_api import BrowserContext, WebSocketRoute, expect, sync_playwright
 
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
@@ -247,20 +247,6 @@ def test_another_row_and_a_clear_one_begin_anew_and_why_there_is_no_other_is_tol
     assert visit.values() == before
 
 
-def test_the_models_can_be_chosen_and_classes_are_told_with_their_likelihoods(visit: Visit) -> None:
-    expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
-        ["brake", "sure", "light", "softmax", "alarm", "visits", "trips", "paired"]
-    )
-    visit.choose("light")
-    visit.tick("many", TAGGED)
-    visit.shows(step="step 2 of 2, 3 of 3 dollars")
-    visit.says(error="likely")
-    assert visit.named("prediction").inner_text() in {"stop", "slow", "go"}
-    expect(visit.page.locator(ROWS.format("answer", "th"))).to_have_text(["go", "slow", "stop"])
-    assert visit.column("trail", 2)[-1].count("%") == 3
-    assert visit.page.locator("i:not(.legend i)").count() == 0, "names are text and never markup"
-
-
 def test_a_row_made_up_for_one_model_does_not_fill_the_row_of_another(visit: Visit) -> None:
     visit.page.evaluate(
         """() => {
@@ -285,6 +271,9 @@ def test_a_row_made_up_for_one_model_does_not_fill_the_row_of_another(visit: Vis
 
 
 def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(visit: Visit, service: Running) -> None:
+    expect(visit.page.get_by_label("Model").locator("option")).to_have_text(
+        ["brake", "sure", "light", "softmax", "alarm", "visits", "trips", "paired"]
+    )
     visit.shows(curve_title="R² against cost")
     visit.choose("softmax")
     visit.shows(curve_title="Deviance explained against cost")
@@ -303,6 +292,8 @@ def test_a_softmax_model_tells_its_classes_and_what_it_explains_of_the_deviance(
     )
     chosen = shades[["go", "slow", "stop"].index(reported["prediction"])]
     assert shades.count(chosen) == 1, "the class that is chosen stands out"
+    assert visit.column("trail", 2)[-1].count("%") == 3
+    assert visit.page.locator("i:not(.legend i)").count() == 0, "names are text and never markup"
     visit.page.get_by_label("all groups received").check()
     visit.says(policy_says="supports prefixes only")
     expect(visit.facts.filter(has_text="the prefix policy answered")).to_be_visible()
@@ -525,20 +516,6 @@ def test_no_column_or_score_of_the_model_before_is_used_until_the_first_answer_o
     visit.page.get_by_label("Score of").select_option("stop")
     expect(columns).to_have_count(0)
     visit.shows(parts_says="")
-
-
-def test_a_shape_of_the_model_before_that_fails_is_ignored(visit: Visit) -> None:
-    asked: list[Route] = []
-    visit.page.route("**/shape?*", lambda route: asked.append(route))  # noqa: PLW0108  (it gets attributes)
-    visit.tick("speed")
-    with visit.page.expect_request("**/shape?*"):
-        visit.page.get_by_role("button", name="v", exact=True).click()
-    visit.choose("softmax")
-    visit.says(step="step 0 of 2")
-    with visit.page.expect_response("**/shape?*"):
-        asked[0].fulfill(status=404, json={"detail": "there is no model 'brake'"})
-    visit.page.evaluate("fetch('models').then((response) => response.json())")  # its reply comes after that one
-    visit.shows(problem="")
 
 
 def test_a_class_is_chosen_whose_contributions_are_shown(visit: Visit) -> None:

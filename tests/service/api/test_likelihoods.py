@@ -14,7 +14,6 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.api.console.pages import sample
-from anytime_service.client import Client
 from anytime_service.models.registry import load_registry
 from anytime_service.settings import Settings
 from service.inferring import infer, tensors
@@ -35,9 +34,7 @@ LINKS = {"binomial": "logit", "multinomial": "softmax", "poisson": "log"}
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)
-def test_a_model_reports_its_family_its_link_and_its_deviances_also_to_the_client(
-    several: Running, family: str
-) -> None:
+def test_a_model_reports_its_family_its_link_and_its_deviances(several: Running, family: str) -> None:
     reported = several.get(f"/models/{family}").json()
     prior = likelihood_model(family).manifest.prior_deviance
     assert (reported["family"], reported["link"], reported["prior_deviance"]) == (family, LINKS[family], prior)
@@ -48,10 +45,6 @@ def test_a_model_reports_its_family_its_link_and_its_deviances_also_to_the_clien
     assert [step["deviance"] for step in plan["steps"]] == deviances[1:]
     parameters = several.get(f"/v2/models/{family}").json()["parameters"]
     assert (parameters["family"], parameters["link"]) == (family, LINKS[family])
-    with Client(several.url) as client:
-        model, steps = client.model(family), client.plan(family).steps
-    assert (model.family, model.link, model.prior_deviance) == (family, LINKS[family], prior)
-    assert [step.deviance for step in model.steps] == [step.deviance for step in steps] == deviances[1:]
 
 
 @pytest.mark.parametrize("family", LIKELIHOODS)

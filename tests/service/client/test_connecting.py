@@ -8,7 +8,8 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from threading import Event, Thread
+from http.server import BaseHTTPRequestHandler
+from threading import Event
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from anytime_service.settings import Settings
 from service.certificates import Certificate
 from service.client.test_network import Network, answer_to, fake, frames, problem_reply
 from service.serving import VALUES, Running, running, small_model
+from system import http_server
 from waiting import WAIT_S, until, until_async
 
 CALLS: dict[str, Callable[[Client], Any]] = {
@@ -41,27 +43,26 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 """Requests of every kind that the client sends; without a deadline in sight."""
 
 
-@contextmanager
-def listener(respond: Callable[[str], str]) -> Iterator[tuple[int, list[str]]]:
-    """Answer each connection by its request head; yield the port and the heads."""
-    heads: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+class Replying(BaseHTTPRequestHandler):
+    """Reply to each request by its path, and note it."""
 
-        def run() -> None:
-            while True:
-                try:
-                    connection, _ = listening.accept()
-                except OSError:  # closed
-                    return
-                with connection:
-                    heads.append(connection.recv(8192).decode("latin-1"))
-                    connection.sendall(respond(heads[-1]).encode("latin-1"))
+    protocol_version = "HTTP/1.1"
+    heads: list[str]
+    respond: Callable[[str], tuple[int, str]]
 
-        thread = Thread(target=run)
-        thread.start()
-        yield listening.getsockname()[1], heads
-        listening.shutdown(socket.SHUT_RDWR)
-    thread.join(60)
+    def do_GET(self) -> None:
+        self.heads.append(str(self.headers))
+        status, location = type(self).respond(self.path)
+        self.send_response(status)
+        self.send_header("Location", location)
+        self.send_header("Content-Length", "0")
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Print nothing."""
 
 
 # redirects
@@ -81,13 +82,13 @@ def listener(respond: Callable[[str], str]) -> Iterator[tuple[int, list[str]]]:
 def test_every_request_says_where_the_address_redirects_and_no_key_goes_there(
     location: str, there: str, status: int
 ) -> None:
-    def redirect(head: str) -> str:
-        target = location.format(other=other, port=port, path=head.split()[1])
-        return f"HTTP/1.1 {status} Moved\r\nLocation: {target}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    def redirect(path: str) -> tuple[int, str]:
+        return status, location.format(other=other, port=port, path=path)
 
+    here, elsewhere = list[str](), list[str]()
     with (
-        listener(lambda _: "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n") as (other, elsewhere),
-        listener(redirect) as (port, here),
+        http_server(Replying, heads=elsewhere, respond=lambda _: (200, "")) as other,
+        http_server(Replying, heads=here, respond=redirect) as port,
         Client(f"http://127.0.0.1:{port}", api_key="sesame") as client,
     ):
         said = f"redirects to {re.escape(there.format(other=other, port=port))} [(]{status}[)]; expected the address"
@@ -215,27 +216,6 @@ def socket_of(client: Client) -> Any:
     return client._async._connection._socket
 
 
-def connected_again(client: Client, before: Any) -> Any:
-    """Wait until the client, which is not called, has a new open WebSocket."""
-    until(lambda: socket_of(client) not in (before, None), "the client connects again")
-    return socket_of(client)
-
-
-def test_a_connection_that_breaks_is_opened_again_without_a_call(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "MAX_PAUSE_S", 0.1)
-    with closing(Network(server.port)) as network, Client(network.url) as client:
-        assert client.predict(VALUES).complete
-        for count in (2, 3):
-            before = socket_of(client)
-            network.cut()
-            connected_again(client, before)
-            assert network.connections == count
-        assert client.predict(VALUES).complete
-        assert network.connections == 3, "the call found an open connection"
-
-
 def test_a_server_that_restarts_is_found_again_without_a_call(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "MAX_PAUSE_S", 0.1)
     with closing(Network(server.port)) as network, Client(network.url) as client:
@@ -244,7 +224,7 @@ def test_a_server_that_restarts_is_found_again_without_a_call(server: Running, m
         network.shut()
         until(lambda: client._async._connection._refusals >= 2, "the client tries more than once")
         network.open()
-        connected_again(client, before)
+        until(lambda: socket_of(client) not in (before, None), "the client connects again")
         assert client.predict(VALUES, deadline_ms=60_000).complete
         network.shut()
         until(lambda: client._async._connection._refusals, "the client tries again")

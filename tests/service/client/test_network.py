@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
 from itertools import islice
 from typing import Any, get_args
+from unittest.mock import AsyncMock
 
 import msgspec
 import numpy as np
@@ -54,20 +55,16 @@ SECOND_UPDATE = msgspec.msgpack.encode("prefix") + b"\x02"
 """Bytes of the update of two steps."""
 
 
-async def nothing() -> None:
-    """Do nothing at the end of a portal."""
-
-
 def portal() -> Portal:
     """Return an event loop in a thread, for a proxy between a client and a server, or a fake server."""
-    return Portal(Lifetime(), nothing)
+    return Portal(Lifetime(), AsyncMock())
 
 
 class Network:
     """A proxy in front of a server that can be slow, cut its connections, and be closed.
 
-    It delays the bytes of the server by `delay_s`. While `stalled`, it reads nothing from clients. `seen` is what they
-    sent, `delivered` what they received. It cuts the next `broken` connections at their first bytes.
+    It delays the bytes of the server by `delay_s`. While `stalled`, it reads nothing from clients. `delivered` is
+    what they received. It cuts the next `broken` connections at their first bytes.
     """
 
     def __init__(self, port: int) -> None:
@@ -75,7 +72,7 @@ class Network:
         self.delay_s = 0.0
         self.stalled = False
         self.broken = 0
-        self.seen = self.delivered = b""
+        self.delivered = b""
         self.loop = portal()
         self.writers: set[asyncio.StreamWriter] = set()
         self.connections = 0
@@ -134,7 +131,6 @@ class Network:
                 continue
             while self.stalled:
                 await asyncio.sleep(0.01)
-            self.seen += content
             writer.write(content)
         writer.transport.abort()
 

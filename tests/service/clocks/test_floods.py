@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from statistics import median
 from threading import Event, Thread
 from time import monotonic, perf_counter
@@ -14,7 +13,7 @@ import pytest
 from anytime_service.settings import Settings
 from service.limits.test_fairness import RATE, SENT, messages, pieces, pings
 from service.raw_stream import raw, read_frame, text
-from service.serving import LINES, VALUES, Connection, Running, chunk, lines_of, run_service, small_model
+from service.serving import Connection, Running, run_service, small_model
 
 MIN_S = 0.95 * (SENT - RATE / 10) / RATE
 """A message after a flood waits so long: a burst is read at once, and the rest at the rate."""
@@ -54,44 +53,13 @@ def flood_with_messages(service: Running, stop: Event) -> None:
             connection.send(text({"type": "end", "id": 1}) * 2_000)  # dropped: it has been answered
 
 
-def lateness_of_posts(service: Running, count: int) -> list[float]:
-    late = []
-    with service.connect() as connection:
-        for _ in range(count):
-            begun = perf_counter()
-            connection.head("deadline_ms=20", content_type=LINES)
-            connection.send(chunk(lines_of({"speed": VALUES["speed"]})))
-            answer = connection.response()[2]
-            late.append((perf_counter() - begun) * 1000 - 20)
-            assert (answer["reason"], answer["groups"]) in (("deadline", ["speed"]), ("deadline", []))
-            connection.send(b"0\r\n\r\n")
-    return late
-
-
-def flood_with_chunks(service: Running, stop: Event) -> None:
-    """Send 200,000 chunks of one byte, over and over."""
-    chunks = chunk(b" ") * 2_000
-    while not stop.is_set():
-        with service.connect() as connection, suppress(OSError):
-            connection.head(content_type=LINES)
-            for _ in range(100):
-                connection.send(chunks)
-            connection.send(b"0\r\n\r\n")
-            connection.response()
-
-
-@pytest.mark.parametrize(
-    ("lateness", "flood"), [(lateness_of_messages, flood_with_messages), (lateness_of_posts, flood_with_chunks)]
-)
-def test_a_flood_does_not_delay_other_clients(
-    service: Running, lateness: Callable[[Running, int], list[float]], flood: Callable[[Running, Event], None]
-) -> None:
-    alone = lateness(service, 20)
+def test_a_flood_does_not_delay_other_clients(service: Running) -> None:
+    alone = lateness_of_messages(service, 20)
     stop = Event()
-    flooding = Thread(target=flood, args=(service, stop))
+    flooding = Thread(target=flood_with_messages, args=(service, stop))
     flooding.start()
     try:
-        loaded = lateness(service, 40)
+        loaded = lateness_of_messages(service, 40)
     finally:
         stop.set()
         flooding.join(30)

@@ -40,12 +40,6 @@ def images() -> Float:
 
 
 @pytest.fixture(scope="module")
-def labels() -> Float:
-    target: Float = datasets.load_digits().target[CHOSEN]
-    return target
-
-
-@pytest.fixture(scope="module")
 def blocks(images: Float) -> dict[str, Float]:
     return {name: np.array([extract(image) for image in images]) for name, extract in EXTRACTORS.items()}
 
@@ -98,7 +92,8 @@ def test_topology_distinguishes_a_ring_from_a_stroke() -> None:
     assert (ring[holes], stroke[holes]) == (1.0, 0.0)
 
 
-def test_more_groups_are_more_accurate(blocks: dict[str, Float], labels: Float) -> None:
+def test_more_groups_are_more_accurate(blocks: dict[str, Float]) -> None:
+    labels = datasets.load_digits().target[CHOSEN]
     names = list(blocks)
     prefixes = [np.hstack([blocks[name] for name in names[:count]]) for count in (1, 3, 6, len(names))]
     accuracy = [held_out_accuracy(X, labels) for X in prefixes]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,10 +20,9 @@ from drills.clients import ClientReport
 from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
 from drills.load import trend
-from drills.machine import Footprint, leaks, pause, watching_stalls
+from drills.machine import Footprint, leaks
 from drills.trials import Trial, faults_of, unexpected_replies
 from service.serving import small_model
-from waiting import until
 
 NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"
 
@@ -258,20 +255,6 @@ def test_resets_and_open_connections_are_allowed_only_for_some_attacks() -> None
     fine = ["200", "101", "problem 503", "error 422", "close 1009"]
     for replies, reset, stay_open in ((["RST"], True, False), (["open"], False, True), (fine, False, False)):
         assert not unexpected_replies(Counter(replies), may_reset=reset, may_stay_open=stay_open)
-
-
-def test_stalls_are_recorded() -> None:
-    before = sys.getswitchinterval()
-    with watching_stalls() as stalls:
-        pause(0.01)
-        try:
-            sys.setswitchinterval(0.2)
-            started = time.perf_counter()
-            while time.perf_counter() - started < 0.1:
-                pass
-        finally:
-            sys.setswitchinterval(before)
-        until(lambda: Stalls(stalls).within_ms(started, started + 0.1) > 50.0)
 
 
 @pytest.mark.parametrize(

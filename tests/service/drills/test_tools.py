@@ -1,49 +1,21 @@
-"""The tools of the drills: the relay, the full disk, the judge of the load, and the parser of replies."""
+"""The tools of the drills: the judge of the load, and the parser of replies."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import time
 from array import array
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import httpx
-import numpy as np
 import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
 from benchmarks.load.child import Child
-from benchmarks.load.computing import computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
-from drills.attacks.wire import connect, receive, replies, send_all
+from drills.attacks.wire import replies
 from drills.load import Sample, SteadyLoad, judge
-from drills.overload import Offering, drills
-from drills.relay import Relay
-from drills.testbed import small_disk
-from service.serving import Running
-from system import free_port
-
-REQUEST = b"GET /livez HTTP/1.1\r\nHost: drill\r\n\r\n"
-
-
-def test_a_relay_skips_ports_without_a_listener(service: Running) -> None:
-    with Relay([free_port(), service.port], probe=False) as relay:
-        for _ in range(4):
-            assert httpx.get(f"http://127.0.0.1:{relay.port}/livez").status_code == 200
-
-
-def test_a_relay_resets_connections(service: Running) -> None:
-    with Relay([service.port], probe=False) as relay, connect(relay.port) as sock:
-        send_all(sock, REQUEST)
-        assert list(replies(receive(sock)[0])) == ["200"]
-        relay.resets_per_s = 50.0
-        assert receive(sock) == (b"", "RST")
 
 
 def test_replies_are_classified() -> None:
@@ -62,17 +34,6 @@ def test_replies_are_classified() -> None:
     content = b"".join(bytes([0x81, len(each)]) + each for each in frames)
     close = b"\x88\x02\x03\xf3"
     assert list(messages(content + close)) == ["error 422", "bare error 422", "answer", "close 1011"]
-
-
-def test_a_full_disk_rejects_writes_until_it_is_freed(tmp_path: Path) -> None:
-    with small_disk(tmp_path) as disk:
-        if not disk.mounted:
-            pytest.skip("no file system may be mounted here")
-        disk.fill([])
-        with pytest.raises(OSError, match="No space"):
-            (tmp_path / "more").write_bytes(bytes(4096))
-        disk.free()
-        (tmp_path / "more").write_bytes(bytes(4096))
 
 
 SAMPLE: Sample = {"at_s": 0.0, "load_p99": 0.1, "mib": 100.0, "descriptors": 30, "own_descriptors": 20}
@@ -124,35 +85,3 @@ def test_a_load_that_came_too_late_does_not_count_refusals(
     late = dict.fromkeys(("sent", "sent_bare", "received", "received_bare", "busy", "stall", "gc"), 0.0)
     result = Result(name="load", predictions=1000, load=load_ms, faults=Counter(found), **late)
     assert (result.kept, result.wrong) == (kept, wrong)
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_server_that_computes_groups_answers_before_the_deadline_or_not_at_all(model: Model, whole: bool) -> None:
-    app = computing(model, whole=whole)
-
-    def reply(left_s: float) -> tuple[int, int]:
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return {"body": str(time.perf_counter() + left_s).encode()}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        async def ask() -> None:
-            await app({}, receive, send)
-
-        asyncio.run(ask())
-        return sent[0]["status"], json.loads(sent[1]["body"])["prefix"]
-
-    assert reply(60.0) == (200, model.steps)
-    assert reply(-1.0) == (503, 0)
-
-
-@pytest.mark.parametrize("kind", ["post", "websocket"])
-def test_an_offered_load_is_answered_and_counted(service: Running, model: Model, kind: str) -> None:
-    make = drills(model)[kind].make
-    found = Offering(Child(os.getpid(), service.port), make, 0.3, np.random.default_rng(0)).offer(40.0)
-    assert found["in time"] + found["late"] + found["refused"] > 0
-    assert found["odd"] == 0
-    assert found["probe"] > 0

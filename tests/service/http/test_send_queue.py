@@ -147,9 +147,10 @@ async def test_unread_messages_are_counted_on_the_share_of_a_key_and_released_wi
 # Sends that do not wait end at once.
 
 
-pytestmark = pytest.mark.parametrize("loop", LOOPS)
+every_loop = pytest.mark.parametrize("loop", LOOPS)
 
 
+@every_loop
 async def test_a_send_that_does_not_wait_ends_or_fails_on_the_spot(loop: str) -> None:
     said: list[int] = []
 
@@ -164,6 +165,7 @@ async def test_a_send_that_does_not_wait_ends_or_fails_on_the_spot(loop: str) ->
     assert said == [1, 1]
 
 
+@every_loop
 @pytest.mark.parametrize("turns", [0, 1])
 async def test_a_send_that_waits_goes_on_in_a_task_also_for_what_is_there_before_its_turn(
     loop: str, turns: int
@@ -186,6 +188,7 @@ async def test_a_send_that_waits_goes_on_in_a_task_also_for_what_is_there_before
     assert said == ["got", "done"]
 
 
+@every_loop
 async def test_an_error_after_waiting_is_the_tasks(loop: str) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -203,6 +206,7 @@ async def test_an_error_after_waiting_is_the_tasks(loop: str) -> None:
         await task
 
 
+@every_loop
 @pytest.mark.parametrize("turns", [0, 1, 2])
 async def test_cancelling_the_task_ends_the_send_and_its_clean_up_runs(loop: str, turns: int) -> None:
     event, ended = asyncio.Event(), []

@@ -151,18 +151,10 @@ def test_a_named_reload_reports_a_new_file_that_is_broken_and_goes_on(
 
 
 def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
-    file = tmp_path / "a.safetensors"
-    small_model("a").save(file)
-    registry = load_registry([file])
+    small_model("a").save(tmp_path / "a.safetensors")
+    registry = load_registry([tmp_path])
     with pytest.raises(UnknownModelError, match="no file contains a model 'b'"):
         reloaded(registry, "b")
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(ArtifactError):
-        reloaded(registry)
-    file.unlink()
-    with pytest.raises(RegistryError, match="no file or folder"):
-        reloaded(registry)
-    assert base_rates(registry) == [10.0]
     with pytest.raises(RegistryError, match="were not loaded from files"):
         reloaded(ModelRegistry.of([small_model()]))
 

@@ -205,19 +205,8 @@ def test_reloading_under_load_loses_and_mixes_nothing(reloading: Running, file: 
                     return
                 yield stream.ask(name, VALUES)
 
-    def session() -> Iterator[dict[str, Any]]:
-        with httpx.Client(base_url=reloading.url, timeout=WAIT_S) as client:
-            while not stop.is_set():
-                created = client.post("/sessions").json()
-                path = f"/sessions/{created['id']}"
-                client.post(f"{path}/groups", json=VALUES).raise_for_status()
-                answer = client.get(f"{path}/predict").json()
-                assert answer["version"] == created["version"]
-                yield answer
-                client.delete(path).raise_for_status()
-
-    with ThreadPoolExecutor(3) as threads:
-        asking = [threads.submit(list, ask()) for ask in (post, stream, session)]
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(list, ask()) for ask in (post, stream)]
         try:
             for i in range(12):
                 new = write(file, float(20 + i % 4))

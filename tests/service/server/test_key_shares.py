@@ -35,7 +35,7 @@ from service.doors import bearer
 from service.loops import run
 from service.raw_stream import raw, read_frame, text
 from service.redis_server import RedisServer
-from service.serving import VALUES, Collecting, Connection, Running, running, small_model
+from service.serving import VALUES, Collecting, Running, running, small_model
 from waiting import WAIT_S, until
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
@@ -202,44 +202,15 @@ def by_stream(service: Running, _: PredictionService, key: str, stack: ExitStack
     return problem if problem["id"] == 1 else None
 
 
-def by_request(path: str, **headers: str) -> Opener:
-    def open_request(service: Running, core: PredictionService, key: str, stack: ExitStack) -> Any:
-        connection = stack.enter_context(service.connect())
-        fields = {"Host": "test", **bearer(key), "Content-Length": "10000", **headers}
-        lines = [f"POST {path}?deadline_ms=9000 HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-        return refusal(connection, core, "\r\n".join([*lines, "", ""]))
-
-    return open_request
-
-
-def by_session(service: Running, core: PredictionService, key: str, stack: ExitStack) -> Any:
-    begun = service.post_to("/sessions", headers=bearer(key)).json()
-    if "status" in begun:
-        return begun
-    connection = stack.enter_context(service.connect())
-    head = f"GET /sessions/{begun['id']}/predict?deadline_ms=9000 HTTP/1.1\r\nHost: test\r\n"
-    return refusal(connection, core, f"{head}Authorization: Bearer {key}\r\n\r\n")
-
-
-def refusal(connection: Connection, core: PredictionService, head: str) -> Any:
-    """Send a request, and wait until its prediction is open or a problem arrives."""
-    before = len(core.active)
-    connection.send(head.encode())
+def by_post(service: Running, core: PredictionService, key: str, stack: ExitStack) -> Any:
+    before, connection = len(core.active), stack.enter_context(service.connect())
+    connection.head("deadline_ms=9000", length=10_000, **bearer(key))
     until(lambda: len(core.active) > before or bool(select([connection.sock], [], [], 0)[0]))
     return None if len(core.active) > before else connection.response()[2]
 
 
-BINDINGS: dict[str, Opener] = {
-    "stream": by_stream,
-    "predict": by_request("/predict"),
-    "oip": by_request("/v2/models/brake/infer"),
-    "session": by_session,
-}
-
-
-@pytest.mark.parametrize("binding", BINDINGS)
-def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
-    open_one = BINDINGS[binding]
+@pytest.mark.parametrize("open_one", [by_stream, by_post])
+def test_one_key_opens_at_most_its_share(open_one: Opener) -> None:
     with served(max_open=4) as (service, core):
         with ExitStack() as stack:
             assert [open_one(service, core, ANN, stack) for _ in range(2)] == [None, None]
@@ -252,8 +223,7 @@ def test_one_key_opens_at_most_its_share_over_any_binding(binding: str) -> None:
         until(lambda: not core.active)
         with ExitStack() as stack:
             assert open_one(service, core, ANN, stack) is None, "what has ended is not counted"
-        # Sessions of both have not expired.
-        until(lambda: used(core) == (0, 0, 2 if binding == "session" else 0))
+        until(lambda: used(core) == (0, 0, 0))
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -7,6 +7,8 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ from service.doors import Door, doors, keyed
 from service.in_session import begin
 from service.inferring import tensors
 from service.memory_transport import MemoryTransport
-from service.raw_stream import HANDSHAKE, text
+from service.raw_stream import HANDSHAKE, read_frame, text
 from service.serving import VALUES, Running, chunk, expected, run_service, small_model, timeless
 
 MODEL = small_model()
@@ -337,14 +339,10 @@ def test_a_handshake_behind_a_waiting_request_is_read_after_its_answer(service: 
 
 def frames(content: bytes) -> list[tuple[int, bytes]]:
     """Parse frames of the server: opcode and payload."""
+    sent: Any = SimpleNamespace(file=BytesIO(content))
     found = []
-    while content:
-        size, start = content[1], 2
-        if size >= 126:
-            start = 4 if size == 126 else 10
-            size = int.from_bytes(content[2:start], "big")
-        found.append((content[0] & 15, content[start : start + size]))
-        content = content[start + size :]
+    while sent.file.tell() < len(content):
+        found.append(read_frame(sent))
     return found
 
 
@@ -412,23 +410,6 @@ def test_frames_wait_until_the_application_has_accepted(
     rest = b"".join([*EARLY, text({"type": "end", "id": 1})])
     interim = assert_streamed(runner.run(_streamed(server, [handshake, rest] if apart else [handshake + rest], 0)))
     assert len(interim) == bool(first)
-
-
-def test_a_connection_that_became_a_websocket_no_longer_decides_when_to_read(
-    runner: asyncio.Runner, server: Server
-) -> None:
-    async def main() -> None:
-        transport = _connected(server)
-        before: Any = transport.get_protocol()
-        transport.feed(HANDSHAKE)
-        assert transport.get_protocol() is not before
-        transport.pause_reading()
-        before.update_reading()
-        assert not transport.reading
-        transport.resume_reading()
-        await _closed(server, transport)
-
-    runner.run(main())
 
 
 def test_the_port_for_metrics_ignores_every_upgrade() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -12,10 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
+from anytime import load
 from anytime.model.model import Model
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.sessions.redis_store import BEHIND, LOST
 from anytime_service.settings import Settings
+from service.commands import Command, commands
 from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer, redis_server
 from service.serving import VALUES, Running, changed, expected, logged, run_service, timeless
@@ -245,3 +248,81 @@ def test_during_a_rollout_a_replica_without_the_version_reports_it(model: Model,
             assert "'brake' in version 'v1'" in response.json()["detail"]
         assert timeless(old.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
         assert new.delete(f"/sessions/{session}").status_code == 204
+
+
+# Replicas, each a process of its own.
+
+
+DATABASE = 4
+
+
+@pytest.fixture(scope="module")
+def saved_model(model_file: Path) -> Model:
+    return load(model_file)
+
+
+@pytest.fixture(scope="module")
+def processes(model_file: Path, shared_redis: RedisServer) -> Iterator[list[tuple[Command, Running]]]:
+    with commands(
+        3, model_file, ANYTIME_SESSION_STORE=shared_redis.url(DATABASE), ANYTIME_SESSION_STORE_TIMEOUT_MS="5000"
+    ) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def running_replicas(processes: list[tuple[Command, Running]]) -> list[Running]:
+    return [replica for _, replica in processes]
+
+
+def test_concurrent_posts_have_the_same_order_on_every_replica(
+    running_replicas: list[Running], saved_model: Model, threads: ThreadPoolExecutor
+) -> None:
+    session = begin(running_replicas[0])
+    waiting = wait(threads, running_replicas[0], session, deadline_ms=9_000)
+    values = [float(number) for number in range(24)]
+    posted = [
+        threads.submit(post_groups, running_replicas[number % 3], session, {"speed": [value]})
+        for number, value in enumerate(values)
+    ]
+    assert sum(each.result(20).json()["replaced"] == [] for each in posted) == 1, "one was the first"
+    answers = [timeless(replica.get(f"/sessions/{session}/predict").json()) for replica in running_replicas]
+    possible = [expected(saved_model, {"speed": [value]}) | {"replaced": ["speed"]} for value in values]
+    assert answers[0] in possible
+    assert answers[1:] == answers[:1] * 2
+    running_replicas[1].delete(f"/sessions/{session}")
+    assert timeless(waiting.result(20).json()) == answers[0], (
+        "the prediction that received the posts one by one has the same answer"
+    )
+
+
+def test_no_group_is_lost_when_a_replica_dies(
+    processes: list[tuple[Command, Running]], saved_model: Model, threads: ThreadPoolExecutor
+) -> None:
+    (dying, taker), (_, b), (_, c) = processes
+    session = begin(taker)
+    post_groups(taker, session, {"speed": VALUES["speed"]})
+    waiting = wait(threads, b, session, deadline_ms=9_000)
+    post_groups(taker, session, {"hog": VALUES["hog"]})
+    dying.process.kill()
+    dying.stopped()
+    assert timeless(c.get(f"/sessions/{session}/predict").json()) == expected(
+        saved_model, {"speed": VALUES["speed"], "hog": VALUES["hog"]}
+    )
+    post_groups(c, session, {"lab": VALUES["lab"]})
+    answer = waiting.result(20).json()
+    assert (answer["reason"], timeless(answer)) == ("complete", expected(saved_model, VALUES))
+
+
+def test_a_replica_that_stops_answers_its_predictions_and_the_others_continue(
+    processes: list[tuple[Command, Running]], saved_model: Model, threads: ThreadPoolExecutor
+) -> None:
+    _, (_, b), (stopping, c) = processes
+    session = begin(c)
+    at_c, at_b = (wait(threads, each, session, deadline_ms=9_000) for each in (c, b))
+    post_groups(b, session, {"speed": VALUES["speed"]})
+    stopping.process.send_signal(signal.SIGTERM)
+    answer = at_c.result(20).json()
+    assert (answer["reason"], answer["groups"]) in (("draining", ["speed"]), ("draining", []))
+    assert "ERROR" not in stopping.stopped()
+    post_groups(b, session, VALUES)
+    assert at_b.result(20).json()["reason"] == "complete"

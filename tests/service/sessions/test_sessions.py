@@ -16,20 +16,27 @@ import pytest
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction
 from anytime_service.schemas.codecs import MSGPACK
-from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
 from service.in_session import begin, post_groups, wait
 from service.redis_server import RedisServer
-from service.serving import LIMITS, PLAIN, VALUES, Running, chunk, expected, logged, packed, run_service, timeless
+from service.serving import (
+    LIMITS,
+    PLAIN,
+    VALUES,
+    Running,
+    chunk,
+    expected,
+    logged,
+    packed,
+    problem_in,
+    run_service,
+    timeless,
+)
 from waiting import until
 
 LONG_MS = 20_000
 PATIENT = {"session_store_timeout_ms": 5_000, "max_deadline_ms": LONG_MS}
 """Requests and metrics of several clients take a second or two on a busy machine."""
-
-
-def end(service: Running, session: str) -> httpx.Response:
-    return service.delete(f"/sessions/{session}")
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])
@@ -50,12 +57,6 @@ BEFORE_THE_STORE = pytest.mark.parametrize("store", ["memory"], indirect=True)
 """Invalid requests are refused before the store is used, so one store is enough."""
 
 
-def refused(response: httpx.Response, status: int) -> dict[str, Any]:
-    assert (response.status_code, response.headers["content-type"]) == (status, MEDIA_TYPE), response.text
-    problem: dict[str, Any] = response.json()
-    return problem
-
-
 def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, settings: Settings) -> None:
     created = service.post_to("/sessions")
     assert created.status_code == 201
@@ -74,7 +75,7 @@ def test_a_session_from_its_begin_to_its_end(service: Running, model: Model, set
             assert timeless(answer) == expected(model, given, budget=budget)
             complete = "complete" if budget >= 10.0 else "budget"
             assert answer["reason"] == ("end" if answer["missing"] else complete)
-    ended = end(service, session)
+    ended = service.delete(f"/sessions/{session}")
     assert (ended.status_code, ended.content, "content-type" in ended.headers) == (204, b"", False)
 
 
@@ -83,22 +84,22 @@ def test_a_session_can_be_named_in_the_query(service: Running) -> None:
     post_groups(service, session, {"speed": [2.0]})
     by_query = service.get("/predict", session=session, budget=1).json()
     assert timeless(by_query) == timeless(service.get(f"/sessions/{session}/predict", budget=1).json())
-    missing = refused(service.get("/predict"), 422)
+    missing = problem_in(service.get("/predict"), 422)
     assert (missing["field"], "POST the groups" in missing["detail"]) == ("session", True)
-    assert refused(service.get("/predict", session=""), 422)["field"] == "session"
-    assert refused(service.get("/predict", session="none"), 404)["field"] == "session"
+    assert problem_in(service.get("/predict", session=""), 422)["field"] == "session"
+    assert problem_in(service.get("/predict", session="none"), 404)["field"] == "session"
 
 
 @pytest.mark.parametrize("path", ["/predict", "/groups", ""])
 def test_an_unknown_session_is_404_and_an_ended_one_410(service: Running, path: str) -> None:
     session = begin(service)
-    assert end(service, session).status_code == 204
+    assert service.delete(f"/sessions/{session}").status_code == 204
     request = {"/predict": service.get, "/groups": service.post_to, "": service.delete}[path]
     for name, status in ((session, 410), ("none", 404), ("%00", 404), ("x" * 5_000, 404)):
-        problem = refused(request(f"/sessions/{name}{path}"), status)
+        problem = problem_in(request(f"/sessions/{name}{path}"), status)
         assert problem["field"] == "session"
         assert len(problem["detail"]) < 300
-    assert refused(service.get("/predict", session=session), 410)
+    assert problem_in(service.get("/predict", session=session), 410)
 
 
 def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: Model) -> None:
@@ -112,7 +113,7 @@ def test_a_refused_group_leaves_the_session_as_it_was(service: Running, model: M
         ({"hog": [1.0, 1e200]}, "groups.hog"),
         ({"speed": [[3.0]] * 51}, "rows"),
     ):
-        assert refused(post_groups(service, session, groups), 422)["field"] == field
+        assert problem_in(post_groups(service, session, groups), 422)["field"] == field
     assert timeless(service.get(f"/sessions/{session}/predict").json()) == expected(model, {"speed": [2.0]})
 
 
@@ -139,7 +140,7 @@ def test_an_invalid_body_names_the_place(
     service: Running, path: str, content: bytes, status: int, field: str | None
 ) -> None:
     session = begin(service)
-    assert refused(service.post_to(path.format(session), content=content), status).get("field") == field
+    assert problem_in(service.post_to(path.format(session), content=content), status).get("field") == field
     assert post_groups(service, session, VALUES).status_code == 200
 
 
@@ -149,7 +150,7 @@ def test_an_invalid_body_names_the_place(
 )
 def test_an_invalid_parameter_is_named(service: Running, parameter: str, value: str) -> None:
     response = service.get(f"/sessions/{begin(service)}/predict", **{parameter: value})
-    assert refused(response, 422)["field"] == parameter
+    assert problem_in(response, 422)["field"] == parameter
 
 
 def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
@@ -188,10 +189,10 @@ def test_deleting_a_session_answers_its_waiting_predictions(
     session = begin(service)
     post_groups(service, session, {"speed": [2.0]})
     waiting = [wait(threads, service, session, deadline_ms=LONG_MS) for _ in range(3)]
-    assert end(service, session).status_code == 204
+    assert service.delete(f"/sessions/{session}").status_code == 204
     for answer in (each.result(20).json() for each in waiting):
         assert (answer["reason"], timeless(answer)) == ("end", expected(model, {"speed": [2.0]}))
-    refused(end(service, session), 410)
+    problem_in(service.delete(f"/sessions/{session}"), 410)
 
 
 def test_several_predictions_wait_at_once_with_their_own_options(
@@ -242,7 +243,7 @@ def test_a_session_that_is_not_used_expires(model: Model, store: Callable[[int],
         waited = service.get(f"/sessions/{session}/predict", deadline_ms=1_500).json()
         assert waited["reason"] == "deadline", "it does not expire while someone waits"
         sleep(1.1)
-        refused(post_groups(service, session, VALUES), 410)
+        problem_in(post_groups(service, session, VALUES), 410)
         assert begin(service) != begin(service), "expired sessions are not among the two that may be open"
 
 
@@ -251,17 +252,17 @@ def test_the_number_of_sessions_is_bounded(model: Model, store: Callable[[int], 
     with run_service([model], limits) as service:
         first, second = begin(service), begin(service)
         response = service.post_to("/sessions")
-        assert (refused(response, 503)["status"], response.headers["retry-after"]) == (503, "1")
-        end(service, first)
+        assert (problem_in(response, 503)["status"], response.headers["retry-after"]) == (503, "1")
+        service.delete(f"/sessions/{first}")
         begin(service)
         assert post_groups(service, second, VALUES).status_code == 200
 
 
 def test_with_several_models_a_session_names_one(several: Running) -> None:
-    assert refused(several.post_to("/sessions"), 422)["field"] == "model"
+    assert problem_in(several.post_to("/sessions"), 422)["field"] == "model"
     created = several.post_to("/sessions", {"model": "lens@lens-0"}).json()
     assert (created["model"], created["version"]) == ("lens", "lens-0")
-    refused(several.post_to("/sessions", {"model": "lens@none"}), 404)
+    problem_in(several.post_to("/sessions", {"model": "lens@none"}), 404)
 
 
 def test_a_failed_waiting_prediction_does_not_fail_the_post(
@@ -275,7 +276,7 @@ def test_a_failed_waiting_prediction_does_not_fail_the_post(
     with logged() as records, monkeypatch.context() as patched:
         patched.setattr(OpenPrediction, "took", fail)
         assert post_groups(service, session, VALUES).status_code == 200
-        problem = refused(waiting.result(20), 500)  # who waits may hear of them after who posted
+        problem = problem_in(waiting.result(20), 500)  # who waits may hear of them after who posted
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3
