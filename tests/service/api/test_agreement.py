@@ -128,16 +128,14 @@ def compare(
         words = ["predict", str(path), str(folder / "t.parquet"), "--budget", repr(budget)]
         out = ["--out", str(folder / "p.csv"), *(["--proba"] if classes else [])]
         assert main([*words, *out]) == 0
-        written = pd.read_csv(folder / "p.csv")
-        numbers = written.iloc[:, -expected[0].size :].to_numpy().reshape(expected.shape)
+        numbers = pd.read_csv(folder / "p.csv").iloc[:, -expected[0].size :].to_numpy().reshape(expected.shape)
         np.testing.assert_allclose(numbers, expected, rtol=CLOSE, atol=CLOSE, err_msg="command")
 
         opened = loaded.open(len(frame))
         sent: dict[str, list[list[Any]]] = {}
         events: list[list[Event]] = [[] for _ in range(len(frame))]
         for name in first:
-            columns = list(model.places[name].features)
-            rows = frame.reindex(columns=columns)
+            rows = frame.reindex(columns=list(model.places[name].features))
             opened.add(name, rows)
             cells = rows.astype(object).to_numpy().tolist()
             sent[name] = [[wire(cell) for cell in row] for row in cells]
@@ -151,8 +149,7 @@ def compare(
 
         lines, of_json = list[str](), list[list[float]]()
         for row in events:
-            adding = [added(model, ask, each.group, each.values) for each in row]
-            lines += ["begin", *adding, f"answer {budget!r}"]
+            lines += ["begin", *[added(model, ask, each.group, each.values) for each in row], f"answer {budget!r}"]
             of_json += [numbers for _, numbers in read(exported, [*row, Event(budget=budget)])]
         answered = (line.split() for line in printed(ask, lines) if " " in line)
         of_c = [[float(number) for number in numbers] for _, *numbers in answered]

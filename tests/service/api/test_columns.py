@@ -61,8 +61,7 @@ def inputs(groups: Groups, names: list[str] | None = None) -> list[dict[str, Any
         ]
         found += [tensor(group, numbers)] if numbers[0] else []
         for feature in texts:
-            column = [[row[features.index(feature)]] for row in values]
-            found.append(tensor(f"{group}:{feature}", column, "BYTES"))
+            found.append(tensor(f"{group}:{feature}", [[row[features.index(feature)]] for row in values], "BYTES"))
     return [each for each in found if names is None or each["name"] in names]
 
 

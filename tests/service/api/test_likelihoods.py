@@ -41,8 +41,7 @@ def test_a_model_reports_its_family_its_link_and_its_deviances(several: Running,
     deviances = [reported["prior_deviance"], *(step["deviance"] for step in reported["steps"])]
     assert deviances == sorted(deviances, reverse=True), "steps explain more and more"
     assert reported["policies"] == (["prefix"] if family == "multinomial" else ["prefix", "arrived"])
-    plan = several.get(f"/models/{family}/plan").json()
-    assert [step["deviance"] for step in plan["steps"]] == deviances[1:]
+    assert [step["deviance"] for step in several.get(f"/models/{family}/plan").json()["steps"]] == deviances[1:]
     parameters = several.get(f"/v2/models/{family}").json()["parameters"]
     assert (parameters["family"], parameters["link"]) == (family, LINKS[family])
 

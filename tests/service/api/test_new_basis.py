@@ -116,8 +116,7 @@ def test_a_new_basis_works_everywhere(folder: Path, capsys: Capture) -> None:
     np.testing.assert_allclose(load("m2.safetensors").prefixes.packed, model.prefixes.packed, rtol=1e-9)
 
     # Estimators, also with the basis for every column.
-    fitted = AnytimeRegressor(json.loads(Path("g.json").read_text()), alpha="cv").fit(X, Y)
-    predictions = fitted.predict(X)
+    predictions = AnytimeRegressor(json.loads(Path("g.json").read_text()), alpha="cv").fit(X, Y).predict(X)
     assert AnytimeRegressor(basis="saturated").fit(X, Y).get_feature_names_out()[-1] == "z saturated"
 
     # Predictions, and what they consist of.

@@ -39,6 +39,7 @@ from service.serving import (
     Running,
     changed,
     expected,
+    problem_in,
     run_service,
     running,
     small_model,
@@ -409,11 +410,7 @@ def test_sizes_that_lie_are_found_out(
     headers = {JSON_BYTES: str(len(head) + reported)}
     body: Any = iter([content]) if chunked else content
     response = httpx.post(f"{service.url}/v2/models/brake/infer", content=body, headers=headers, timeout=30)
-    if status == 200:
-        assert response.status_code == 200
-    else:
-        problem = response.json()
-        assert_refused(response, status, problem.get("field"), words)
+    assert (response.status_code, words in response.text) == (status, True), response.text
     assert infer(service, [SPEED])["parameters"]["prefix"] == 1
 
 
@@ -429,9 +426,8 @@ def test_bytes_without_the_header_that_says_where_they_begin_are_refused(service
 )
 def test_bytes_that_are_no_usable_numbers_are_refused(service: Running, values: Any, datatype: str, words: str) -> None:
     content, headers = binary({"speed": values}, datatype)
-    response = post(service, content, headers)
-    assert_refused(response, 422, response.json().get("field"), words)
-    assert response.json()["field"].startswith("inputs[0]")
+    problem = problem_in(post(service, content, headers), 422)
+    assert (words in problem["detail"], problem["field"].startswith("inputs[0]")) == (True, True), problem
 
 
 def test_what_is_wrong_is_told_though_the_budget_needs_none_of_it(service: Running) -> None:

@@ -38,8 +38,7 @@ def test_a_public_client_finds_its_way(triton: Any) -> None:
     models = (("brake",), ("brake", "v1"), ("break",))
     assert [triton.is_model_ready(*model) for model in models] == [True, True, False]
     assert "binary_tensor_data" in triton.get_server_metadata()["extensions"]
-    inputs = triton.get_model_metadata("kind", "v1")["inputs"]
-    assert [each["name"] for each in inputs] == ["speed", "hog", "lab"]
+    assert [each["name"] for each in triton.get_model_metadata("kind", "v1")["inputs"]] == ["speed", "hog", "lab"]
 
 
 @pytest.mark.parametrize("in_bytes", [True, False])

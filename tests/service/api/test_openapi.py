@@ -39,8 +39,7 @@ def test_the_document_is_valid_and_every_reference_in_it_leads_somewhere(service
     response = service.get("/openapi.json")
     OpenAPI.model_validate(response.json())
     schemas = response.json()["components"]["schemas"]
-    references = set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', response.text))
-    assert references == set(schemas)
+    assert set(re.findall(r'"\$ref":"#/components/schemas/(\w+)"', response.text)) == set(schemas)
 
 
 def test_the_documentation_page_loads_nothing_from_elsewhere(service: Running) -> None:
@@ -133,8 +132,7 @@ def test_what_the_document_says_holds(tmp_path: Path) -> None:
             )
         assert done.returncode == 0, done.stdout[-10_000:] + done.stderr
         with httpx.Client(base_url=service.url, headers=bearer(MANAGING)) as client:
-            document = client.get("/openapi.json").json()
-            operations = sum(len(item) for item in document["paths"].values())
+            operations = sum(len(item) for item in client.get("/openapi.json").json()["paths"].values())
             assert f"Tested: {operations}\n" in done.stdout
             assert not [record for record in records if record.levelname == "ERROR"]
             assert client.post("/predict", json={"groups": VALUES}).json()["complete"]

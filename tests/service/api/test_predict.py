@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from time import sleep
 from typing import Any
@@ -14,25 +15,34 @@ import pytest
 
 from anytime.model.model import Model
 from anytime_service.app import create_app
+from anytime_service.clock import now_ms
+from anytime_service.core.service import PredictionService
 from anytime_service.limits.turns import AT_ONCE
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import ROUTES
 from anytime_service.schemas.codecs import JSON, MSGPACK
+from anytime_service.schemas.options import PredictionOptions
 from anytime_service.settings import Settings
 from service.serving import (
     BASE_RATE,
+    LIMITS,
     LINES,
     VALUES,
+    Collecting,
     Running,
     chunk,
     expected,
     lines_of,
     logged,
     problem_in,
+    run_service,
     running,
+    small_model,
     timeless,
 )
-from waiting import until
+from waiting import until, until_async
+
+SETTINGS = LIMITS.model_copy(update={"max_deadline_ms": 3_600_000})
 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "Application/JSON; charset=utf-8"])
@@ -466,3 +476,86 @@ def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
     with logged() as records:
         asyncio.run(main())
     assert not records
+
+
+# Deadlines on a raw socket, where a test decides when each byte leaves.
+
+
+EVERY_GROUP = json.dumps({"groups": VALUES}).encode()
+HALF_OF_IT = len(EVERY_GROUP) // 2
+
+
+def test_the_deadline_in_the_middle_of_a_body_brings_the_base_rate(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=100", len(EVERY_GROUP))
+        connection.send(EVERY_GROUP[:HALF_OF_IT])
+        status, headers, answer = connection.response()
+    assert status == 200
+    assert headers["content-type"] == "application/json"
+    assert (answer["prediction"], answer["prefix"], answer["groups"]) == (BASE_RATE, 0, [])
+    assert (answer["reason"], answer["complete"]) == ("deadline", False)
+    assert answer["missing"] == ["speed", "hog", "lab"]
+
+
+def test_a_body_that_ends_after_its_answer_leaves_the_connection_in_use(service: Running) -> None:
+    with service.connect() as connection:
+        for _ in range(3):
+            connection.head("deadline_ms=30", len(EVERY_GROUP))
+            connection.send(EVERY_GROUP[:HALF_OF_IT])
+            assert connection.response()[2]["reason"] == "deadline"
+            connection.send(EVERY_GROUP[HALF_OF_IT:])
+        connection.head("", len(EVERY_GROUP))
+        connection.send(EVERY_GROUP)
+        assert connection.response()[2]["reason"] == "complete"
+
+
+def test_a_flood_after_the_answer_is_cut(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=10")
+        status, _, answer = connection.response()
+        assert (status, answer["reason"]) == (200, "deadline")
+        with pytest.raises(OSError):  # noqa: PT012
+            for _ in range(800):  # 50 MB
+                connection.send(chunk(b" " * 65_536))
+
+
+def test_deadline_zero_does_not_wait_for_a_body(service: Running) -> None:
+    with service.connect() as connection:
+        connection.head("deadline_ms=0", 50_000)
+        assert connection.response()[2]["prediction"] == BASE_RATE
+    answer = service.post({"groups": VALUES}, deadline_ms=0).json()
+    assert (answer["prediction"], answer["prefix"], answer["reason"]) == (BASE_RATE, 0, "deadline")
+    assert service.post({"groups": VALUES}, deadline_ms=0, rows=2).json()["prediction"] == [BASE_RATE] * 2
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [
+        ("deadline_ms=3e6", {"Request_Timeout_Ms": "40"}),
+        ("deadline_ms=40", {"Request_Timeout_Ms": "3e6"}),
+        ("", {"Request_Timeout_Ms": "40"}),
+        ("", {"grpc_timeout": "40m"}),
+        ("", {"grpc_timeout": "40M", "Request_Timeout_Ms": "40.5"}),
+        ("", {"grpc_timeout": "40m", "Request_Timeout_Ms": "3e6"}),
+    ],
+)
+def test_the_smallest_of_several_deadlines_counts(service: Running, query: str, headers: dict[str, str]) -> None:
+    with service.connect() as connection:
+        connection.head(query, len(EVERY_GROUP), **headers)
+        assert connection.response()[2]["reason"] == "deadline", "before this connection times out"
+
+
+@pytest.mark.parametrize("query", ["", "deadline_ms=1e9"])
+def test_no_deadline_is_longer_than_the_servers(query: str) -> None:
+    settings = LIMITS.model_copy(update={"max_deadline_ms": 100})
+    with run_service([small_model()], settings) as service, service.connect() as connection:
+        connection.head(query, len(EVERY_GROUP))
+        assert connection.response()[2]["reason"] == "deadline"
+
+
+async def test_the_deadline_of_the_server_counts_from_the_begin_of_a_request_that_is_opened_later() -> None:
+    core = PredictionService(ModelRegistry.of([small_model()]), Settings(max_deadline_ms=3_600_000))
+    sink = Collecting()
+    core.open(PredictionOptions(), now_ms() - 3_600_000, sink)
+    await until_async(lambda: sink.answers)
+    assert sink.answers[0].reason == "deadline"

@@ -59,8 +59,7 @@ def test_the_description_of_a_model_that_was_stopped_says_so_and_the_groups_left
     assert described["stopped"] == MODELS["stopped"].manifest.stopped.model_dump(mode="json")
     assert described["stopped"]["left_out"] == ["noise"]
     assert [group["name"] for group in described["groups"]] == ["visit", "test", "hog"]
-    refused = service.post({"groups": {"noise": [1.0, 2.0]}}, model="stopped")
-    assert "'noise'" in problem_in(refused, 422)["detail"]
+    assert "'noise'" in problem_in(service.post({"groups": {"noise": [1.0, 2.0]}}, model="stopped"), 422)["detail"]
 
 
 def test_descriptions_and_plans_name_raw_groups_alone(service: Running) -> None:

@@ -251,6 +251,7 @@ def test_containers_keep_their_meaning_on_every_way_to_the_server(client: Client
         ({}, {"rows": 0}, ValuesError, "^rows is 0; expected a whole number, 1 or more$"),
         ({}, {"rows": 1.5}, ValuesError, r"^rows is 1\.5; expected a whole number, 1 or more$"),
         ({}, {"policy": "worst"}, ValuesError, "^policy is 'worst'; expected one of arrived, best, prefix$"),
+        ({}, {"overload": "panic"}, ValuesError, "^overload is 'panic'; expected"),
         ({}, {"deadline": 5}, TypeError, "^there is no option 'deadline'; did you mean 'deadline_ms'"),
         (VALUES, {"model": "brakes"}, ProblemError, r"did you mean 'brake'.* \(404\)"),
         ({"hog": [1.0, 2.0, 3.0]}, {}, ProblemError, r"'hog' .*\(422\)"),

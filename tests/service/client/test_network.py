@@ -162,7 +162,9 @@ def network(server: Running) -> Iterator[Network]:
 
 @pytest.fixture
 def client(network: Network) -> Iterator[Client]:
+    """A client that is connected, and knows the extractors of most tests."""
     with Client(network.url) as client:
+        client.warm_up(EXTRACTORS)
         yield client
 
 
@@ -193,7 +195,6 @@ def test_with_a_network_slower_than_the_deadline_the_last_update_is_the_answer(
 
 
 def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: Network) -> None:
-    client.warm_up(EXTRACTORS)
     network.delay_s = 5.0
     for answer, rows in (
         (client.run(EXTRACTORS, VALUES, SHORT_MS), 1),
@@ -207,7 +208,6 @@ def test_without_an_update_the_base_rate_is_the_answer(client: Client, network: 
 
 
 def test_an_answer_that_arrives_too_late_is_dropped_without_side_effects(client: Client, network: Network) -> None:
-    client.warm_up(EXTRACTORS)
     network.delay_s = 0.6
     delivered = len(network.delivered)
     assert client.predict(VALUES, deadline_ms=50).note is not None
@@ -232,7 +232,6 @@ def test_without_a_deadline_the_client_waits_for_its_own_timeout(network: Networ
 
 
 def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(client: Client, network: Network) -> None:
-    client.warm_up(EXTRACTORS)
     network.delay_s = 5.0
     before = network.connections
     network.cut()
@@ -243,7 +242,6 @@ def test_a_connection_that_takes_longer_than_the_deadline_gives_the_base_rate(cl
 
 
 def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client, network: Network) -> None:
-    client.warm_up(EXTRACTORS)
     assert client.run(EXTRACTORS, VALUES, LONG_MS).unused_groups == ()
     network.stalled = True
     answer = client.run(EXTRACTORS, VALUES, SHORT_MS)
@@ -252,7 +250,6 @@ def test_groups_that_did_not_reach_the_server_in_time_are_listed(client: Client,
 
 
 def test_unsent_bytes_are_bounded_on_a_stalled_network(client: Client, network: Network) -> None:
-    client.warm_up()
     network.stalled = True
     groups = {name: np.zeros((10_000, len(values))) for name, values in VALUES.items()}
     notes = iter(lambda: str(client.predict(groups, deadline_ms=1).note), "")
@@ -316,7 +313,6 @@ def test_a_restarted_run_that_is_refused_falls_back_to_the_last_update(
 
 
 def test_an_interrupted_prediction_is_sent_again(client: Client, network: Network) -> None:
-    client.warm_up()
     network.delay_s = 0.3
     cutting = threading.Timer(0.1, network.cut)
     cutting.start()
@@ -326,16 +322,15 @@ def test_an_interrupted_prediction_is_sent_again(client: Client, network: Networ
 
 @pytest.mark.parametrize(("broken", "is_reachable"), [(1, True), (2, False)])
 def test_one_connection_that_breaks_in_its_handshake_does_not_make_a_server_unreachable(
-    client: Client, network: Network, broken: int, *, is_reachable: bool
+    network: Network, broken: int, *, is_reachable: bool
 ) -> None:
     network.broken = broken
     lost = nullcontext() if is_reachable else pytest.raises(ConnectionLostError, match="cannot connect")
-    with lost:
+    with Client(network.url) as client, lost:
         assert client.run(EXTRACTORS, VALUES, LONG_MS).complete
 
 
 def test_the_next_call_reconnects_to_a_server_that_is_back(client: Client, network: Network) -> None:
-    client.warm_up(EXTRACTORS)
     network.shut()
     for _ in range(5):
         with pytest.raises(ConnectionLostError):
@@ -418,8 +413,7 @@ def fake(
 
 
 def reply(kind: str, name: Any, **changed: Any) -> bytes:
-    answer = Prediction(small_model()).answer()
-    fields = {**msgspec.to_builtins(answer), "reason": "deadline", **changed}
+    fields = {**msgspec.to_builtins(Prediction(small_model()).answer()), "reason": "deadline", **changed}
     return msgspec.msgpack.encode({"type": kind, "id": name, **fields})
 
 

@@ -80,8 +80,7 @@ def test_a_version_answers_only_while_it_is_served() -> None:
     old = Oracle([Served(MODEL, until=99.5)])
     assert Oracle([Served(MODEL, since=100.5)]).fault(call()) is not None
     calls = (call(), call(opened=99.0), call(groups=(), answered={"note": NOTE}))
-    found = [old.fault(each) is None for each in calls]
-    assert found == [False, True, True], "a client's last update may be older"
+    assert [old.fault(each) is None for each in calls] == [False, True, True], "a client's last update may be older"
 
 
 def test_the_note_tells_server_answers_from_fallbacks() -> None:

@@ -32,8 +32,7 @@ def test_replies_are_classified() -> None:
     error = b'{"type": "error", "problem": {"status": 422, "detail": %b}}'
     frames = [error % b'"why"', error % b'""', b'{"type": "answer"}']
     content = b"".join(bytes([0x81, len(each)]) + each for each in frames)
-    close = b"\x88\x02\x03\xf3"
-    assert list(messages(content + close)) == ["error 422", "bare error 422", "answer", "close 1011"]
+    assert list(messages(content + b"\x88\x02\x03\xf3")) == ["error 422", "bare error 422", "answer", "close 1011"]
 
 
 SAMPLE: Sample = {"at_s": 0.0, "load_p99": 0.1, "mib": 100.0, "descriptors": 30, "own_descriptors": 20}

@@ -333,12 +333,6 @@ def test_without_keys_a_key_is_ignored_and_not_echoed(service: Running) -> None:
     assert WRONG not in refused(service, subprotocols=[f"anytime.key.{WRONG}"]).text
 
 
-def test_the_page_and_its_files_are_open_and_contain_no_model_data(client: httpx.Client) -> None:
-    names = ("console/console.js", "console/service.js", "console/console.css", "console/icon.svg", "")
-    for page in (client.get(f"/{name}") for name in names):
-        assert (page.status_code, "brake" in page.text or "hog" in page.text) == (200, False)
-
-
 def test_the_document_states_which_routes_require_a_key(app: AnytimeAPI) -> None:
     needed: list[dict[str, list[str]]] = [{"key": []}]
     for document, security in ((APP.openapi(), needed), (app.openapi(), [*needed, {}])):

@@ -97,8 +97,7 @@ def test_predictions_that_become_more_expensive_are_admitted_less_often() -> Non
     model = LoopModel(POST, lambda _: 1.5)
     model.run(200)
     model.work = Work(begin=0.013, group=0.0, groups=0, answer=1.2, refuse=0.013)
-    outcome = model.run(700)
-    lateness = [late + model.deadline_ms for at, late in outcome.answered if at > 300]
+    lateness = [late + model.deadline_ms for at, late in model.run(700).answered if at > 300]
     assert len(lateness) > 0.7 * 400 / model.work.whole
     assert max(lateness) < 15.0
 

@@ -134,8 +134,7 @@ def test_as_many_answers_begin_as_the_worker_makes_in_the_second_half_of_their_t
 
 def test_an_answer_that_the_queue_would_delay_is_refused(slow: Running, stopped: Gate) -> None:
     """One answer is being made: by what the server knows it takes 300 ms, and another that is due now would be late."""
-    session = begin(slow, rows=ROWS)
-    path = f"/sessions/{session}/predict"
+    path = f"/sessions/{begin(slow, rows=ROWS)}/predict"
     with slow.stream() as stream:
         stream.say("begin", 1, rows=ROWS, deadline_ms=0)
         assert stopped.reached.wait(60)

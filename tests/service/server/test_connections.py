@@ -253,8 +253,7 @@ def test_a_body_without_a_deadline_times_out(hasty: Running, path: str, sent: by
 def test_an_endless_head_is_refused_and_not_stored(hasty: Running, line: bytes) -> None:
     with hasty.connect() as connection:
         connection.send(b"GET /livez HTTP/1.1\r\nHost: test\r\n")
-        flood = line * (400_000 // len(line))
-        connection.send(flood)
+        connection.send(line * (400_000 // len(line)))
         status, headers, problem = connection.response()
         assert (status, headers["connection"]) == (431, "close")
         assert problem["type"] == "urn:anytime:problem:head-too-large"

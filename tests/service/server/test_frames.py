@@ -75,8 +75,7 @@ def test_messages_are_the_same_however_the_stream_is_cut(seed: int) -> None:
 
 def test_a_control_frame_is_no_part_of_the_size_of_a_message() -> None:
     parts = [Frame(Opcode.TEXT, bytes(990), fin=False), Frame(Opcode.PING, bytes(20)), Frame(Opcode.CONT, bytes(10))]
-    data = b"".join(part.serialize(mask=True) for part in parts)
-    assert read_all(FrameReader(1_000), [data]) == messages(parts)
+    assert read_all(FrameReader(1_000), [b"".join(part.serialize(mask=True) for part in parts)]) == messages(parts)
 
 
 def framed(opcode: int, content: bytes = b"", *, fin: bool = True, bits: int = 0, mask: int = 0x80) -> bytes:

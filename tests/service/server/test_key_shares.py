@@ -285,8 +285,7 @@ def test_one_key_stores_at_most_its_share_of_bytes() -> None:
     with served(max_held_bytes=4_000, max_rows=100) as (service, core):
         with ExitStack() as stack:
             half = text({"type": "begin", "id": 1, "model": "x" * 1_900})[:1_800]
-            message = stack.enter_context(raw(service, key=ANN))
-            message.send(half)
+            stack.enter_context(raw(service, key=ANN)).send(half)
             until(lambda: 1_700 < core.memory.bytes <= 1_800)
             other = stack.enter_context(raw(service, key=ANN))
             other.send(half)

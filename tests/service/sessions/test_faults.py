@@ -227,8 +227,7 @@ def test_the_documented_redis_user_has_all_permissions_needed(
 
 def test_redis_can_be_reached_over_a_unix_socket(model: Model, tmp_path: Any) -> None:
     with redis_server("--unixsocket", str(tmp_path / "redis.sock")) as redis:
-        settings = Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")
-        with run_service([model], settings) as replica:
+        with run_service([model], Settings(port=0, session_store=f"unix://{tmp_path}/redis.sock?db=5")) as replica:
             assert post_groups(replica, begin(replica), VALUES).json()["prefix"] == 3
         assert redis.execute("DBSIZE", database=5)
 

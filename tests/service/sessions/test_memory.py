@@ -5,22 +5,40 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import Answer, Settled
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, UnknownSessionError
 from anytime_service.limits import queues
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
+from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.sessions.store import REMEMBERED, MemorySession, MemorySessions
 from anytime_service.settings import Settings
-from service.serving import Collecting, logged, small_model
-from waiting import until_async
+from service.in_session import begin
+from service.serving import (
+    LIMITS,
+    Collecting,
+    Gate,
+    Running,
+    expected,
+    logged,
+    packed,
+    run_service,
+    small_model,
+    timeless,
+    trained_model,
+)
+from waiting import until, until_async
 
 MODEL = small_model()
 ANYONE = Account()
@@ -114,3 +132,79 @@ async def test_every_waiting_prediction_is_answered_when_its_session_ends_though
     assert [answer.reason for answer in collecting.answers] == ["end"] * 6
     assert (len(collecting.failures), len(records)) == ((3, 3) if broken == "the answer" else (0, 6))
     assert (len(core.active), len(session.waiting), len(sessions)) == (0, 0, 0)
+
+
+# An answer that the worker makes is of one moment: of the values when it was settled, whatever replaces them.
+
+
+ROWS = 3_000
+TRAINED = trained_model()
+FIRST, *OTHERS = TRAINED.order(TRAINED.places)
+DATABASE = 11
+
+
+def version_of(version: int) -> dict[str, Any]:
+    """Values of all groups; those of an odd version have missing ones."""
+    rng = np.random.default_rng(version)
+    found = {name: rng.normal(size=(ROWS, len(TRAINED.places[name].features))) for name in TRAINED.places}
+    if version % 2:
+        found[FIRST][:, 0] = np.nan
+    return found
+
+
+def post(service: Running, session: str, version: int) -> int:
+    groups = {name: packed(each) for name, each in version_of(version).items()}
+    return service.post_packed(f"/sessions/{session}/groups", groups).status_code
+
+
+@pytest.fixture(scope="module", params=["memory", "redis"])
+def service(request: pytest.FixtureRequest) -> Iterator[Running]:
+    url = "memory" if request.param == "memory" else request.getfixturevalue("shared_redis").url(DATABASE)
+    patient: dict[str, Any] = {"session_store": url, "session_store_timeout_ms": 5_000, "max_deadline_ms": 60_000}
+    patient |= {"max_rows": ROWS, "max_body_bytes": 1_000_000}
+    with run_service([TRAINED], LIMITS.model_copy(update=patient)) as running:
+        yield running
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """The worker's answers wait."""
+    gate = Gate(monkeypatch, Settled, "make_arrays")
+    yield gate
+    gate.opened.set()
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "arrived"}, {"explain": True}, {"ranking": True}])
+def test_a_session_is_answered_from_the_values_before_their_replacement(
+    service: Running, gate: Gate, options: dict[str, Any]
+) -> None:
+    session = begin(service)
+    assert post(service, session, 1) == 200
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(service.get, f"/sessions/{session}/predict", **options)
+        assert gate.reached.wait(60)
+        assert post(service, session, 2) == 200
+        gate.opened.set()
+        answer = asked.result(60).json()
+    assert timeless(answer) == expected(TRAINED, version_of(1), rows=ROWS, **options)
+    assert len(answer["imputed"]) == 1
+    after = service.get(f"/sessions/{session}/predict", **options).json()
+    assert after["prediction"] == expected(TRAINED, version_of(2), rows=ROWS, **options)["prediction"]
+    assert (after["imputed"], after["replaced"]) == ([], [FIRST, *OTHERS])
+    service.delete(f"/sessions/{session}")
+    until(lambda: service.metric("anytime_held_bytes") == 0)
+
+
+def test_an_update_is_of_the_values_before_their_replacement(service: Running, gate: Gate) -> None:
+    first, second = version_of(1), version_of(2)
+    with service.stream(MSGPACK) as stream:
+        stream.say("begin", 1, rows=ROWS, updates=True)
+        stream.say("group", 1, group=FIRST, **packed(first[FIRST]))
+        assert gate.reached.wait(60)
+        stream.say("group", 1, group=FIRST, **packed(second[FIRST]))
+        stream.say("end", 1)
+        gate.opened.set()
+        while (answer := stream.hear())["type"] == "update":
+            some = first if answer["imputed"] else second
+            assert answer["prediction"] == expected(TRAINED, {FIRST: some[FIRST]}, rows=ROWS)["prediction"]
+    assert answer["prediction"] == expected(TRAINED, {FIRST: second[FIRST]}, rows=ROWS)["prediction"]

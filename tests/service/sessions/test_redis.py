@@ -507,8 +507,7 @@ async def test_a_deadline_shorter_than_a_round_trip_is_answered_late_rather_than
 async def test_stored_data_has_the_documented_format(session: Callable[..., Any], shared_redis: RedisServer) -> None:
     async with session(count=1) as (name, a):
         await post_groups(a.store, name, {"speed": [2.0]})
-        fields = shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE)
-        assert fields == {
+        assert shared_redis.execute("HGETALL", keys_of(name)[0], database=DATABASE) == {
             b"format": b"1",
             b"name": b"brake",
             b"version": b"v1",

@@ -161,8 +161,7 @@ def test_a_session_speaks_messagepack(service: Running, model: Model) -> None:
     groups = {name: packed(each) for name, each in values.items()}
     took = service.post_packed(f"{path}/groups", groups, MSGPACK.media_type)
     assert msgspec.msgpack.decode(took.content) == {"prefix": 2, "steps": 3, "replaced": []}
-    accepting = {"accept": MSGPACK.media_type}
-    answer = httpx.get(f"{service.url}{path}/predict", headers=accepting, verify=PLAIN)
+    answer = httpx.get(f"{service.url}{path}/predict", headers={"accept": MSGPACK.media_type}, verify=PLAIN)
     assert answer.headers["content-type"] == MSGPACK.media_type
     assert timeless(msgspec.msgpack.decode(answer.content)) == expected(model, values, rows=3)
 

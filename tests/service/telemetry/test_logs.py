@@ -313,8 +313,7 @@ def test_the_access_log_never_has_the_id_of_a_session() -> None:
         until(lambda: sum("WEBSOCKET" in line for line in sink.getvalue().splitlines()) == 1)
         logged = lines(sink)
     assert name not in sink.getvalue()
-    paths = [(line["method"], line["path"]) for line in logged if "path" in line]
-    assert paths[1:5] == [
+    assert [(line["method"], line["path"]) for line in logged if "path" in line][1:5] == [
         ("POST", "/sessions/{id}/groups"),
         ("POST", "/sessions/{id}/groups"),
         ("POST", "/nowhere/sessions/{id}"),
