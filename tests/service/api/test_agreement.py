@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def compare(
         )
         first = [name for name in used if set(model.places[name].features) & set(frame.columns)]
         expected = outputs(loaded.answer(frame, budget=budget))
+        same = partial(np.testing.assert_allclose, desired=expected, rtol=CLOSE, atol=CLOSE)
         frame.to_csv(folder / "t.csv", index=False)
         frame.to_parquet(folder / "t.parquet")
         tables: dict[str, Any] = {
@@ -115,15 +117,13 @@ def compare(
             "csv": folder / "t.csv", "parquet": folder / "t.parquet",
         }  # fmt: skip
         for name, each in tables.items():
-            found = outputs(loaded.answer(each, budget=budget))
-            np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg=name)
+            same(outputs(loaded.answer(each, budget=budget)), err_msg=name)
 
         needed = [column for name in used for column in model.places[name].features]
         if set(needed) <= set(frame.columns):
             for each in (estimator, type(estimator).load(path)):
                 predict = each.predict_proba if classes else each.predict
-                found = predict(frame[needed], budget=budget) if each is estimator else predict(whole, budget=budget)
-                np.testing.assert_allclose(found, expected, rtol=CLOSE, atol=CLOSE, err_msg="estimator")
+                same(predict(frame[needed] if each is estimator else whole, budget=budget), err_msg="estimator")
 
         words = ["predict", str(path), str(folder / "t.parquet"), "--budget", repr(budget)]
         out = ["--out", str(folder / "p.csv"), *(["--proba"] if classes else [])]
@@ -141,11 +141,11 @@ def compare(
             sent[name] = [[wire(cell) for cell in row] for row in cells]
             for at, row in zip(events, cells, strict=True):
                 at.append(Event(name, tuple(map(raw, row))))
-        np.testing.assert_allclose(outputs(opened.answer(budget)), expected, rtol=CLOSE, atol=CLOSE, err_msg="open")
+        same(outputs(opened.answer(budget)), err_msg="open")
 
         reply = server.post({"groups": sent, "rows": len(frame)}, budget=budget)
         assert reply.status_code == 200, reply.text
-        np.testing.assert_allclose(outputs(reply.json()), expected, rtol=CLOSE, atol=CLOSE, err_msg="server")
+        same(outputs(reply.json()), err_msg="server")
 
         lines, of_json = list[str](), list[list[float]]()
         for row in events:

@@ -12,8 +12,6 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime_service.app import create_app
-from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.values import DATATYPES
 from anytime_service.settings import Settings
 from models.test_names import GROUPS, frame, model
@@ -41,12 +39,9 @@ from service.serving import (
     expected,
     problem_in,
     run_service,
-    running,
     small_model,
     timeless,
-    trained_model,
 )
-from waiting import until
 
 
 def test_the_server_tells_what_it_is_and_what_it_adds(service: Running) -> None:
@@ -477,16 +472,6 @@ def test_a_tensor_counts_when_it_has_come_however_the_body_is_cut(service: Runni
             sleep(0.01)
             connection.send(content[cut:])
             assert_reported(connection.response()[2], expected(MODELS["brake"], TWO_ROWS, 5, rows=2))
-
-
-def test_a_request_keeps_the_model_that_it_began_with(settings: Settings) -> None:
-    app = create_app(ModelRegistry.of([small_model()]), settings)
-    content = json.dumps({"inputs": tensors(VALUES)}).encode()
-    with running(app, settings) as service, half_sent(service, content, 10) as connection:
-        until(lambda: app.state.service.active)
-        app.state.service.registry = ModelRegistry.of([trained_model("brake", width=3)])
-        connection.send(content[10:])
-        assert_reported(connection.response()[2], expected(small_model(), VALUES))
 
 
 # Names with any mark are inputs, each its own.

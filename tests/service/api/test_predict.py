@@ -444,16 +444,6 @@ def test_more_lines_than_are_read_at_a_time_leave_the_deadline_its_turn(service:
     assert reply.json()["reason"] in ("deadline", "end")
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_line_harms_nobody(service: Running) -> None:
-    with logged() as records:
-        for _ in range(5):
-            with service.connect() as connection:
-                connection.head(content_type=LINES)
-                connection.send(chunk(OF["speed"] + b'\n{"group'))
-        until(lambda: service.metric("anytime_open_predictions") == 0)
-    assert not records
-
-
 def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
     aiohttp: Any = pytest.importorskip("aiohttp")
 

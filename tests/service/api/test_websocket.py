@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
 from contextlib import suppress
 from typing import Any
@@ -306,20 +305,6 @@ def test_a_client_that_stalls_within_a_message_is_answered_at_its_deadline(servi
         assert (answer["reason"], answer["groups"]) == ("deadline", [])
         connection.send(half[len(half) // 2 :] + text({"type": "begin", "id": 2, "deadline_ms": 0}))
         assert json.loads(read_frame(connection)[1])["id"] == 2
-
-
-def test_a_client_that_vanishes_takes_its_predictions_with_it(service: Running) -> None:
-    before = service.metric("anytime_predictions_total", model="brake", reason="deadline")
-    with logged() as records:
-        for _ in range(3):
-            until(lambda: service.metric("anytime_open_predictions") == 0)
-            with raw(service) as connection:
-                connection.send(b"".join(text({"type": "begin", "id": i}) for i in range(5)))
-                until(lambda: service.metric("anytime_open_predictions") == 5)
-                connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            until(lambda: service.metric("anytime_open_predictions") == 0)
-    assert service.metric("anytime_predictions_total", model="brake", reason="deadline") == before
-    assert not records
 
 
 @pytest.mark.parametrize("kind", ["answers", "errors"])

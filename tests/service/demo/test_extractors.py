@@ -144,8 +144,14 @@ def test_a_late_answer_is_due_to_the_machine_if_a_bare_timer_fired_no_sooner(mon
     monkeypatch.setattr(story, "time", fake)
     table = story.counts(runner, np.zeros((4, 8, 8)), [7, 7, 7, 1])
     columns = {each.heading: [*each.values] for each in table.columns}
-    assert columns["in time"] == ["1 of 4"] * 3
-    assert columns["late with timer"] == ["2"] * 3
-    assert columns["late alone"] == ["1"] * 3
-    assert columns["accuracy"] == ["0.750"] * 3
-    assert columns["slowest"] == [f"{1.5 * deadline:.2f} ms" for deadline in story.DEADLINES_MS]
+    assert (
+        columns
+        | {
+            "in time": ["1 of 4"] * 3,
+            "late with timer": ["2"] * 3,
+            "late alone": ["1"] * 3,
+            "accuracy": ["0.750"] * 3,
+            "slowest": [f"{1.5 * deadline:.2f} ms" for deadline in story.DEADLINES_MS],
+        }
+        == columns
+    )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 
 from anytime_service.limits.turns import AT_ONCE
@@ -84,10 +84,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def stalling(room: int, **limits: Any) -> AsyncIterator[Stalling]:
+async def stalling(room: int, application: ASGIApp = app, **limits: Any) -> AsyncIterator[Stalling]:
     """Connect a client to a server with these limits; at the end it disconnects."""
     transport = Stalling(room)
-    state = connect(transport, app, Settings(**limits))
+    state = connect(transport, application, Settings(**limits))
     try:
         yield transport
     finally:
@@ -152,15 +152,12 @@ async def test_an_application_that_reads_late_receives_the_whole_body() -> None:
             more = message["more_body"]
         await app({"type": "http"}, receive, send)
 
-    transport = MemoryTransport()
-    state = connect(transport, late, Settings())
-    sent = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    while sent := transport.feed(sent):
-        await asyncio.sleep(0)
-    reads.set()
-    await until_async(lambda: transport.pieces)
-    transport.get_protocol().connection_lost(None)
-    await asyncio.gather(*state.tasks)
+    async with stalling(MANY, late) as transport:
+        sent = b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        while sent := transport.feed(sent):
+            await asyncio.sleep(0)
+        reads.set()
+        await until_async(lambda: transport.pieces)
     assert received == body
 
 

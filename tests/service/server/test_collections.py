@@ -60,6 +60,7 @@ KINDS: dict[str, tuple[tuple[bytes, bytes], ...]] = {
     "an answer before the end of the request": ((LINES, b'"deadline"'),),
     "an inference": ((post("/v2/models/brake/infer", json.dumps({"inputs": [TENSOR]}).encode()), b'"outputs"'),),
     "a request without its body": ((SLOW, b""),),
+    "an unfinished line": ((LINES.replace(b"=5 ", b"=20000 ") + b'9\r\n{"group":\r\n', b""),),
     "requests behind another one": ((LINES + b"0\r\n\r\n" + SLOW + b"{        " + 3 * post("/predict", BODY), b"200"),),
     "a WebSocket with an open prediction": (UP, (BEGIN + GROUP, b"")),
     "a WebSocket with an answer": (UP, (BEGIN + GROUP + text({"type": "end", "id": 1}), b'"answer"')),

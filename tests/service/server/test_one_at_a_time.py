@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -93,11 +94,12 @@ def test_clients_that_close_while_they_wait_leave_nothing_open(server: Server, p
 
 def test_websockets_that_close_while_they_wait_leave_nothing_open(server: Server) -> None:
     with ExitStack() as stack:
-        for _ in range(MANY // 10):
+        for number in range(MANY // 10):
             connection = stack.enter_context(server.connect())
             shake_hands(connection)
             begins = [text({"type": "begin", "id": name, "deadline_ms": 59_000}) for name in range(10)]
             connection.send(b"".join(begins) + text({"type": "group", "id": 1, "group": "speed", "values": [1.0]})[:-4])
+            connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", number % 2, 0))  # a reset
         until(lambda: server.held[0] == MANY)
     until(lambda: server.held == (0, 0, 0))
 
