@@ -25,10 +25,19 @@ def test_settings_come_from_the_environment_and_the_command_line_comes_first(mon
     assert (settings.port, settings.host) == (9001, "127.0.0.1")
 
 
-@pytest.mark.parametrize(("name", "value"), [("PORT", "70000"), ("MAX_DEADLINE_MS", "inf"), ("MAX_ROWS", "many")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "70000"),
+        ("MAX_DEADLINE_MS", "inf"),
+        ("MAX_ROWS", "many"),
+        *(("SESSION_STORE_TIMEOUT_MS", value) for value in ("0", "-1", "inf", "soon")),
+        *(("ROOT_PATH", path) for path in ("anytime", "/anytime/", "/", "/a b", "/a?b", "https://host/a", "/a//b")),
+    ],
+)
 def test_a_setting_that_cannot_be_names_its_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"ANYTIME_{name}", value)
-    with pytest.raises(AnytimeError, match=f"ANYTIME_{name}.*{value}"):
+    with pytest.raises(AnytimeError, match=f"ANYTIME_{name}.*{re.escape(value)}"):
         load_settings()
 
 
@@ -57,13 +66,6 @@ def test_spaces_and_a_comma_at_the_end_of_a_list_do_not_count(
     monkeypatch.setenv(f"ANYTIME_{name.upper()}", ",".join(entries))
     assert read == getattr(load_settings(), name)
     assert len(read) == 2
-
-
-@pytest.mark.parametrize("value", ["anytime", "/anytime/", "/", "/a b", "/a?b", "https://host/a", "/a//b"])
-def test_a_root_path_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("ANYTIME_ROOT_PATH", value)
-    with pytest.raises(AnytimeError, match="ANYTIME_ROOT_PATH"):
-        load_settings()
 
 
 # Where sessions live; a password in the address is never shown.
@@ -149,13 +151,6 @@ def test_without_its_package_the_line_says_what_to_install(monkeypatch: pytest.M
     settings = Settings(session_store="redis://localhost")
     with pytest.raises(AnytimeError, match=r"pip install 'anytime-linear\[redis\]'"):
         create_app(ModelRegistry.of([]), settings)
-
-
-@pytest.mark.parametrize("wrong", ["0", "-1", "inf", "soon"])
-def test_a_time_limit_that_cannot_be_names_its_variable(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
-    monkeypatch.setenv("ANYTIME_SESSION_STORE_TIMEOUT_MS", wrong)
-    with pytest.raises(AnytimeError, match="ANYTIME_SESSION_STORE_TIMEOUT_MS"):
-        load_settings()
 
 
 def test_sessions_live_in_memory_unless_told() -> None:

@@ -187,7 +187,7 @@ async def test_a_long_message_counts_as_stored_until_it_has_its_turn(pieces: int
 
 JSON, LENGTH = (b"content-type", b"application/json"), (b"content-length", b"2")
 CHUNKS = b"transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-GET_TEXT = "GET_TEXT / HTTP/1.1\r\nHost: test\r\n\r\n"
+GET_TEXT = "GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -237,7 +237,7 @@ OK = b"HTTP/1.1 200 OK\r\ndate: today\r\ncontent-type: application/json\r\n"
         ([start(status=599), body(b"")], GET_TEXT, [b"HTTP/1.1 599 \r\ndate: today\r\n" + CHUNKS], False),
         (
             [start(JSON, LENGTH), body(b"{}")],
-            GET_TEXT.replace("GET_TEXT", "HEAD"),
+            GET_TEXT.replace("GET", "HEAD"),
             [OK + b"content-length: 2\r\n\r\n"],
             False,
         ),
@@ -282,7 +282,7 @@ def test_an_invalid_response_closes_the_connection(messages: list[Message]) -> N
     ("messages", "request_"),
     [
         ([], GET_TEXT),
-        ([], GET_TEXT.replace("GET_TEXT", "HEAD")),
+        ([], GET_TEXT.replace("GET", "HEAD")),
         ([{"type": "other"}], GET_TEXT),
         ([{"type": "other"}], HANDSHAKE.decode()),
     ],
