@@ -74,7 +74,7 @@ def saved(path: Path) -> None:
 def test_costs_are_learned_from_a_service_and_the_model_is_put_in_order_and_loaded_again(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """From the port of metrics; `test_pages.py` learns from the main one."""
+    """From the port of metrics; `test_control.py` learns from the main one."""
     path, learned, kept = tmp_path / "brake.safetensors", tmp_path / "learned.yaml", tmp_path / "kept.txt"
     saved(path)
     extractors = EXTRACTORS | {"hog": slow}
