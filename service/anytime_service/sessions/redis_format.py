@@ -321,16 +321,6 @@ def unpack_values(session: str, prediction: Prediction, groups: Mapping[str, byt
     return arrays
 
 
-def prediction_of(session: str, snapshot: Snapshot, model: Model, max_rows: int) -> Prediction:
-    """Return the prediction with the groups of a snapshot; raises DamagedSessionError."""
-    prediction = Prediction(model, snapshot.info.rows)
-    contents = {name: stored.content for name, stored in snapshot.groups.items()}
-    for name, array in unpack_values(session, prediction, contents, max_rows).items():
-        prediction.add_checked(name, array)
-    prediction.replaced.update((name, None) for name, stored in snapshot.groups.items() if stored.again)
-    return prediction
-
-
 def read_info(session: str, fields: Sequence[bytes | None], max_rows: int) -> SessionInfo:
     """Read format, name, version and rows of a session; a missing field is None. Raises DamagedSessionError."""
     form, name, version, rows = fields
@@ -386,28 +376,18 @@ def read_snapshot(session: str, content: bytes | Mapping[bytes, bytes], bounds: 
     return Snapshot(info, revision, groups)
 
 
-def read_address(content: bytes) -> str:
-    """Read only the session id of a message; raise DamagedSessionError if this service did not send it."""
-    try:
-        (first,) = _LENGTH.unpack_from(content)
-        (second,) = _LENGTH.unpack_from(content, _LENGTH.size + first)
-        return content[2 * _LENGTH.size + first :][:second].decode("ascii")
-    except (struct.error, ValueError) as error:
-        raise reported("received a message that this service did not send; it was ignored") from error
+def read_message(content: bytes, bounds: Bounds) -> tuple[str, int, dict[str, bytes]]:
+    """Return session id, revision (0: the session has ended) and packed groups of a message.
 
-
-def read_message(content: bytes, bounds: Bounds) -> tuple[int, dict[str, bytes]]:
-    """Return revision (0: the session has ended) and packed groups of a message; raises DamagedSessionError."""
-    session = read_address(content)
-    if len(content) > bounds.size:
-        raise damaged(session, f"a message about it has {len(content)} bytes; expected at most {bounds.size}")
+    Raise DamagedSessionError if this service did not send it.
+    """
     try:
-        found = pieces(content, 2 * bounds.fields)
-        revision = _integer(found[0])
-        groups = {name.decode(): each for name, each in zip(found[2::2], found[3::2], strict=True)}
-    except (IndexError, ValueError) as error:
-        raise damaged(session, f"a message about it is damaged ({str(error)[:100]})") from error
-    return revision, groups
+        revision, session, *groups = pieces(content, 2 * bounds.fields)
+        pairs = zip(groups[::2], groups[1::2], strict=True)
+        return session.decode(), _integer(revision), {name.decode(): each for name, each in pairs}
+    except ValueError as error:
+        what = f"a message that this service did not send ({str(error)[:100]})"
+        raise reported(f"received {what}; it was ignored") from error
 
 
 def damaged(session: str, what: str) -> DamagedSessionError:

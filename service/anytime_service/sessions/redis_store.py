@@ -108,14 +108,21 @@ class ModelVersions:
 
 @dataclass(eq=False)
 class Mirror(Session):
-    """A local copy of a session, at some revision; `account` counts the bytes of its values.
+    """A local copy of a session, at some revision, -1 before the first; `account` counts the bytes of its values.
 
     `is_unread` is whether it is to be read again.
     """
 
-    account: Account = field(kw_only=True)
-    revision: int = field(kw_only=True)
+    account: Account = field(default_factory=Account)
+    revision: int = -1
     is_unread: bool = False
+
+    def apply(self, snapshot: Snapshot, max_rows: int) -> None:
+        """Add the groups of a snapshot that are newer; raises as `add`."""
+        if snapshot.revision > self.revision:
+            newer = {name: group for name, group in snapshot.groups.items() if group.revision > self.revision}
+            again = [name for name, group in newer.items() if group.again]
+            self.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
 
     def add(self, contents: Mapping[str, bytes], revision: int, max_rows: int, again: Iterable[str] = ()) -> None:
         """Add packed groups up to a revision; `again` names those that were sent more than once.
@@ -244,7 +251,9 @@ class RedisSessions:
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             snapshot, model = await self._snapshot(session_id, 0.0)
-            yield Session(session_id, redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows))
+            mirror = Mirror(session_id, Prediction(model, snapshot.info.rows))
+            mirror.apply(snapshot, self.bounds.rows)
+            yield mirror
             return
         self._reading[session_id] += 1
         try:
@@ -301,42 +310,33 @@ class RedisSessions:
 
         Raise DamagedSessionError if the snapshot is invalid, and OverloadedError if the values do not fit into memory.
         """
-        mirror, max_rows = self._mirrors.get(session_id), self.bounds.rows
-        if mirror is None:
-            prediction = redis_format.prediction_of(session_id, snapshot, model, max_rows)
-            account.check(prediction.nbytes)
-            account.add(prediction.nbytes)
-            mirror = self._mirrors[session_id] = Mirror(
-                session_id,
-                prediction,
-                note=None if self._subscribed else BEHIND,
-                on_leave=partial(self._drop_idle, session_id),
-                account=account,
-                revision=snapshot.revision,
-            )
-        elif snapshot.revision > mirror.revision:
-            newer = {name: group for name, group in snapshot.groups.items() if group.revision > mirror.revision}
-            again = [name for name, group in newer.items() if group.again]
-            mirror.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
+        known = self._mirrors.get(session_id)
+        mirror = known or Mirror(
+            session_id,
+            Prediction(model, snapshot.info.rows),
+            note=None if self._subscribed else BEHIND,
+            on_leave=partial(self._drop_idle, session_id),
+            account=account,
+        )
+        mirror.apply(snapshot, self.bounds.rows)
+        if known is None:  # else it may have ended: its predictions are answered
+            self._mirrors[session_id] = mirror
         if session_id in self._missed:
             self._reread(mirror)
         return mirror
 
     def receive(self, content: bytes) -> None:
-        """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
+        """Pass a message to its mirror; invalid values fail only the predictions that wait for the session."""
         mirror: Mirror | None = None
         try:
-            session_id = redis_format.read_address(content)
+            session_id, revision, groups = redis_format.read_message(content, self.bounds)
             mirror = self._mirrors.get(session_id)
+            if session_id in self._reading and (mirror is None or not revision):
+                self._missed.add(session_id)  # a snapshot from before the message may still arrive
             if mirror is None:
-                if session_id in self._reading:
-                    self._missed.add(session_id)
                 return
-            revision, groups = redis_format.read_message(content, self.bounds)
             if not revision:
                 mirror.end()
-                if session_id in self._reading:  # a snapshot from before the end may still arrive
-                    self._missed.add(session_id)
             elif revision == mirror.revision + 1:
                 mirror.note = None  # no message was lost
                 mirror.add(groups, revision, self.bounds.rows)

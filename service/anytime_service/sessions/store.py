@@ -107,13 +107,12 @@ class Session:
 
     def join(self, active: ActivePrediction) -> None:
         """Add an open prediction, which receives all further groups until it ends."""
-
-        def leave() -> None:
-            self.waiting.discard(active)
-            self.on_leave()
-
         self.waiting.add(active)
-        active.on_end = leave
+        active.on_end = self._leave
+
+    def _leave(self, active: ActivePrediction) -> None:
+        self.waiting.discard(active)
+        self.on_leave()
 
     def put(self, arrays: Mapping[str, Any]) -> None:
         """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
