@@ -93,7 +93,7 @@ def test_without_its_package_a_library_is_a_problem_that_says_so(
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(pages, "distribution", missing)
-    monkeypatch.setattr(pages, "library_asset", pages.library_asset.__wrapped__)
+    monkeypatch.setattr(pages, "assets", pages.assets.__wrapped__)
     response = service.get(f"/console/{name}")
     assert (response.status_code, response.headers["content-type"]) == (404, MEDIA_TYPE)
     assert f"{pages.LIBRARIES[name][0]} is not installed" in response.json()["detail"]
