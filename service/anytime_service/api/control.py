@@ -30,18 +30,6 @@ async def _service(request: Request) -> PredictionService:
 
 Service = Annotated[PredictionService, Depends(_service)]
 
-Budget = Annotated[
-    Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
-    Query(description="Maximum cost of the prefix, including the groups computed already."),
-]
-Force = Annotated[bool, Query(description="Accept a model that changes the meaning of what clients have stored.")]
-Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
-
-Rows = Annotated[
-    Annotated[int, Field(ge=1)] | None,
-    Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
-]
-
 
 @router.get("/models")
 async def list_models(service: Service) -> list[ModelCard]:
@@ -57,7 +45,21 @@ async def describe_model(name: str, service: Service) -> ModelSummary:
 
 
 @router.get("/models/{name}/plan", responses=problem_responses(404, 422))
-async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None, rows: Rows = None) -> Plan:
+async def plan_model(
+    name: str,
+    service: Service,
+    budget: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
+        Query(description="Maximum cost of the prefix, including the groups computed already."),
+    ] = None,
+    have: Annotated[
+        list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")
+    ] = None,
+    rows: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
+    ] = None,
+) -> Plan:
     """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
     check_rows(rows, service.settings.max_rows)
@@ -65,7 +67,13 @@ async def plan_model(name: str, service: Service, budget: Budget = None, have: H
 
 
 @reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
-async def reload_model(name: str, service: Service, force: Force = False) -> ModelCard:
+async def reload_model(
+    name: str,
+    service: Service,
+    force: Annotated[
+        bool, Query(description="Accept a model that changes the meaning of what clients have stored.")
+    ] = False,
+) -> ModelCard:
     """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not.
 
     It keeps the old one, too, if the new one changes the meaning of group names, level indices, the cost unit, the task
@@ -117,7 +125,7 @@ async def ready(
 @metrics.get("/metrics", response_class=Response)
 async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
-    content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.slices())
+    content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.turns.slices())
     return Response(content, headers={"content-type": media_type})
 
 

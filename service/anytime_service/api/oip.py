@@ -28,8 +28,9 @@ from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
-from anytime_service.schemas.codecs import JSON
+from anytime_service.schemas.codecs import JSON, read
 from anytime_service.schemas.oip import (
+    DATA,
     SERVER,
     InferModel,
     InferModelState,
@@ -39,7 +40,6 @@ from anytime_service.schemas.oip import (
     check_names,
     encode_inference,
     infer_problem,
-    json_values,
     model_metadata,
     overload_of,
     read_infer,
@@ -140,16 +140,16 @@ class Inference:
         Any invalid part of the JSON is an error.
         """
         service, model = self.service, self.model
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         request = read_infer(content, service.list_limits)
         check_names(model, request, service.registry.models)
         waiting: list[tuple[Tensor, int]] = []
-        rows, after_one = None, service.slices()
+        rows, after_one = None, service.turns.slices()
         tensors = tensors_of(model, request.inputs, service.settings.max_rows)
         for (tensor, nbytes), each in zip(tensors, request.inputs, strict=True):
             rows = tensor.rows
             if nbytes is None:
-                self._put(tensor, tensor.array(json_values(each.data, tensor.field)))
+                self._put(tensor, tensor.array(read(JSON, DATA, bytes(each.data), within=f"{tensor.field}.data")))
             else:
                 waiting.append((tensor, nbytes))
             await after_one()
@@ -313,9 +313,7 @@ def oip_routes(service: PredictionService) -> list[Route]:
 
 
 def _model(service: PredictionService, scope: Scope) -> InferModel:
-    model = service.registry.get(_model_name(scope))
-    versions = [each.version for each in service.registry.models[model.name] if each.version]
-    return model_metadata(model, versions)
+    return model_metadata(service.registry.get(_model_name(scope)), service.registry.models)
 
 
 def _model_name(scope: Scope) -> str:

@@ -76,9 +76,10 @@ def _parameter(
 
 
 _STRING = {"type": "string"}
-_AMOUNT = {"type": "number", "minimum": 0}
 _DEADLINES = [
-    _parameter("Request-Timeout-Ms", _AMOUNT, "A further deadline; the shortest applies.", "header"),
+    _parameter(
+        "Request-Timeout-Ms", {"type": "number", "minimum": 0}, "A further deadline; the shortest applies.", "header"
+    ),
     _parameter(
         "grpc-timeout",
         {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
@@ -286,9 +287,8 @@ class AnytimeAPI(FastAPI):
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
         """Return an operation with its security requirement and the problems of authentication."""
         schema = InferProblem if path.startswith("/v2") else Problem
-        statuses = [403]
-        if required_scope(method.upper(), path) != "open":
-            statuses = [401, 403]
-            operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
-        refusals = {str(each): response for each, response in problem_responses(*statuses, schema=schema).items()}
-        return {**operation, "responses": {**operation["responses"], **refusals}}
+        is_open = required_scope(method.upper(), path) == "open"
+        security: dict[str, Any] = {} if is_open else {"security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
+        refusals = problem_responses(*((403,) if is_open else (401, 403)), schema=schema)
+        responses = {**operation["responses"], **{str(each): response for each, response in refusals.items()}}
+        return {**operation, **security, "responses": responses}

@@ -33,9 +33,10 @@ from anytime_service.http.options import (
 )
 from anytime_service.http.responses import Endpoint, problem_reply
 from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, too_large
+from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, read, too_large
 from anytime_service.schemas.messages import (
     LATE_LINE,
+    SESSION,
     Received,
     SessionCreated,
     SessionRequest,
@@ -43,7 +44,6 @@ from anytime_service.schemas.messages import (
     read_groups,
     read_line,
     read_request,
-    read_session,
     received,
     received_values,
 )
@@ -96,7 +96,7 @@ class Lines:
         exchange, active = self.exchange, self.active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
-            after_one = self.service.slices()
+            after_one = self.service.turns.slices()
             for line in self._split(chunk):
                 await self._add_line(line)
                 await after_one()
@@ -127,7 +127,7 @@ class Lines:
 
     async def _add_line(self, content: bytes) -> None:
         active, service = self.active, self.service
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         if active.answered:  # maybe the deadline expired before the turn of this line
             self._record_late(content)
             return
@@ -184,7 +184,7 @@ class Predict(Endpoint):
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: PredictionHead) -> None:
         service, content = self.service, await exchange.read_all()
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
         request = read_request(head.form, content, service.list_limits)
@@ -203,7 +203,7 @@ class Predict(Endpoint):
     async def _add_in_slices(self, active: ActivePrediction, groups: Received, ended_ms: float) -> None:
         """Check all groups and then add them, as many in a turn of the loop as fit in its time."""
         rows: dict[str, int] = {}
-        after_one = self.service.slices()
+        after_one = self.service.turns.slices()
         for adds in (False, True):
             for name, values in groups.items():
                 if active.answered:
@@ -244,7 +244,7 @@ class CreateSession(_SessionEndpoint):
         form, content, reply = await self.read_body(scope, exchange)
         if not exchange.ended:
             return
-        request = read_session(form, content) if content.strip() else SessionRequest()
+        request = read(form, SESSION[form.name], content) if content.strip() else SessionRequest()
         check_rows(request.rows, self.service.settings.max_rows)
         account = self.service.accounts.of(scope)
         self.service.check_capacity(account)
@@ -265,7 +265,7 @@ class SessionGroups(_SessionEndpoint):
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
-        await self.service.turn(len(content))
+        await self.service.turns.turn(len(content))
         decoded = read_groups(form, content, self.service.list_limits)
         groups = received(session.model, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)

@@ -164,7 +164,7 @@ _REQUEST: Mapping[str, Decoder[PredictRequest[Any]]] = decoders(PredictRequest[V
 _GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, msgspec.Raw], MANY])
 _VALUES = decoders(Values, Packed | Values)
 _LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
-_SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
+SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
 _LINE = msgspec.json.Decoder(GroupLine)
 LATE_LINE = msgspec.json.Decoder(TookLine)
 _FRAMES: Mapping[str, Decoder[Frame]] = decoders(
@@ -265,10 +265,6 @@ def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
     return values
 
 
-def read_session(form: Form, content: Content) -> SessionRequest:
-    return read(form, _SESSION[form.name], content)
-
-
 def read_line(content: bytes, number: int, limits: ListLimits) -> GroupLine:
     """Return line `number` (from 1) of a streamed body; raise MalformedBodyError or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, f"line {number}")
@@ -356,13 +352,17 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
         width = len(place.features)
         size = width * int(dtype[1])
         if len(values) % size:
-            has = f"values of group {group!r} are {len(values)} bytes"
-            raise FieldError(f"groups.{group}", f"{has}; expected rows of {width} x {dtype}, {size} bytes each")
+            raise FieldError(
+                f"groups.{group}",
+                f"values of group {group!r} are {len(values)} bytes; expected rows of {width} x {dtype}, {size} bytes "
+                "each",
+            )
         rows = len(values) // size
         values = Tensor("values", group, group, place, range(width), _DATATYPES[dtype], rows).coded(values)
     elif dtype is not None:
-        has = f"values of group {group!r} are lists and have no dtype"
-        raise FieldError("dtype", f"{has}; omit dtype, or pack the values")
+        raise FieldError(
+            "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
+        )
     check_rows(count_rows(values), max_rows)
     decoded: Values | Array = values
     return decoded

@@ -9,7 +9,8 @@ import pytest
 
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.messages import ListLimits, read_frame, read_groups, read_request, read_session
+from anytime_service.schemas.codecs import read as read_message
+from anytime_service.schemas.messages import SESSION, ListLimits, read_frame, read_groups, read_request
 from anytime_service.schemas.oip import read_infer
 
 LIMITS = ListLimits(1 << 20, 50_000)
@@ -23,6 +24,10 @@ def groups(form: Form, content: bytes) -> Any:
     return read_groups(form, content, LIMITS)
 
 
+def session(form: Form, content: bytes) -> Any:
+    return read_message(form, SESSION[form.name], content)
+
+
 TWICE = {
     "groups": (body, '{"groups": {"speed": [1]}, "groups": {"speed": [2]}}'),
     "a group": (body, '{"groups": {"speed": [1], "speed": [2]}}'),
@@ -31,7 +36,7 @@ TWICE = {
     "an option": (body, '{"rows": 1, "groups": {}, "rows": 1}'),
     "an option that is its default": (body, '{"explain": true, "groups": {}, "explain": false}'),
     "a group of a session": (groups, '{"speed": [1], "speed": [2]}'),
-    "a session's model": (read_session, '{"model": "a", "model": "b"}'),
+    "a session's model": (session, '{"model": "a", "model": "b"}'),
     "a value of a message": (
         lambda form, content: read_frame(form, content, LIMITS),
         '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}',
@@ -83,7 +88,7 @@ def packed(pairs: list[tuple[str, Any]]) -> bytes:
             packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])]),
         ),
         (lambda form, content: read_frame(form, content, LIMITS), packed([("type", "end"), ("id", 1), ("id", 2)])),
-        (read_session, packed([("rows", 1), ("rows", 2)])),
+        (session, packed([("rows", 1), ("rows", 2)])),
     ],
 )
 def test_a_key_twice_in_messagepack_is_an_error(read: Any, content: bytes) -> None:
