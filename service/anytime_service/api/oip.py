@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,7 @@ from anytime_service.schemas.oip import (
     SERVER,
     InferModel,
     InferModelState,
+    InferParameters,
     InferReply,
     InferRequest,
     InferServerState,
@@ -41,7 +42,6 @@ from anytime_service.schemas.oip import (
     encode_inference,
     infer_problem,
     model_metadata,
-    overload_of,
     read_infer,
     request_parts,
     tensors_of,
@@ -62,12 +62,14 @@ _FORMS = dict.fromkeys(("", JSON.media_type, BINARY), JSON)
 class Inference:
     """One inference: the reader of its body, first the JSON and then one tensor at a time, and the sink of its answer.
 
-    `json_bytes` and `length` are the bytes of the JSON and of the body, each None if the head does not give it.
+    `chunks` are those of the body. `json_bytes` and `length` are the bytes of the JSON and of the body, each None if
+    the head does not give it.
     `request` is the JSON, once it is received.
     """
 
     service: PredictionService
     exchange: Exchange
+    chunks: AsyncIterator[bytes]
     model: Model
     json_bytes: int | None
     length: int | None
@@ -76,9 +78,6 @@ class Inference:
     _arrays: dict[str, Array] = field(default_factory=dict)
     _parts: dict[str, Array] = field(default_factory=dict)
     _received: Counter[str] = field(default_factory=Counter)  # columns of each group
-
-    def __post_init__(self) -> None:
-        self._chunks = self.exchange.body()
 
     def encode(self, answer: Answer) -> tuple[InferReply, list[bytes]]:
         return encode_inference(self.model, answer, self.request)
@@ -96,7 +95,7 @@ class Inference:
     async def fill(self, size: float) -> bool:
         """Read until the buffer has some bytes; return False if the body ends before, or the response is sent."""
         while len(self.buffer) < size:
-            chunk = await anext(self._chunks, None)
+            chunk = await anext(self.chunks, None)
             if chunk is None:
                 return False
             self.buffer += chunk
@@ -224,9 +223,9 @@ class Infer(_InferenceEndpoint):
             check_length(head.headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
         admitted, account = service.admits(begun, admission_of(scope)[0]), service.accounts.of(scope)
-        options = msgspec.structs.replace(head.options, model=_model_name(scope))
-        model, body_bytes = service.registry.get(options.model), int(length) if length.isdigit() else None
-        inference = Inference(service, exchange, model, json_bytes, body_bytes)
+        model, body_bytes = _named(service, scope), int(length) if length.isdigit() else None
+        options = msgspec.structs.replace(head.options, model=f"{model.name}@{model.version}")
+        inference = Inference(service, exchange, exchange.body(), model, json_bytes, body_bytes)
         accepts_prior = options.overload == "prior"
         if not (admitted or accepts_prior):
             await self._check_unadmitted(inference)
@@ -248,7 +247,8 @@ class Infer(_InferenceEndpoint):
         complete = inference.exchange.ended if size is None else len(content) == size
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
-        if not (may_accept and overload_of(content) == "prior"):
+        request = read_infer(content, self.service.list_limits) if may_accept else InferRequest([])
+        if (request.parameters or InferParameters()).overload != "prior":
             self.service.shed("refused")
             raise self.service.overloaded()
 
@@ -293,7 +293,10 @@ def oip_routes(service: PredictionService) -> list[Route]:
         return InferServerState(live=True, ready=service.unready is None)
 
     def ready(service: PredictionService, scope: Scope) -> InferModelState:
-        return InferModelState(service.registry.get(_model_name(scope)).name, ready=True)  # every loaded model is ready
+        return InferModelState(_named(service, scope).name, ready=True)  # every loaded model is ready
+
+    def model(service: PredictionService, scope: Scope) -> InferModel:
+        return model_metadata(_named(service, scope), service.registry.models)
 
     routes = [
         Route("/v2", Metadata(service, lambda *_: SERVER), methods=["GET"], name="oip_server"),
@@ -303,7 +306,7 @@ def oip_routes(service: PredictionService) -> list[Route]:
     for path, version in (("/v2/models/{name}", "model"), ("/v2/models/{name}/versions/{version}", "version")):
         infer = "oip_infer" if version == "model" else "oip_version_infer"
         routes += [
-            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=f"oip_{version}"),
+            Route(path, Metadata(service, model, page=True), methods=["GET"], name=f"oip_{version}"),
             Route(
                 f"{path}/ready", Metadata(service, ready, if_ready=True), methods=["GET"], name=f"oip_{version}_ready"
             ),
@@ -312,10 +315,6 @@ def oip_routes(service: PredictionService) -> list[Route]:
     return routes
 
 
-def _model(service: PredictionService, scope: Scope) -> InferModel:
-    return model_metadata(service.registry.get(_model_name(scope)), service.registry.models)
-
-
-def _model_name(scope: Scope) -> str:
-    parameters: dict[str, str] = scope["path_params"]
-    return f"{parameters['name']}@{parameters['version']}" if "version" in parameters else parameters["name"]
+def _named(service: PredictionService, scope: Scope) -> Model:
+    """Return the model of the path; raises as `ModelRegistry.get`."""
+    return service.registry.get("@".join(scope["path_params"].values()))

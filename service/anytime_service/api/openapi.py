@@ -50,7 +50,7 @@ _STRUCTS: dict[type, None] = {}  # structs that the operations refer to; `_ref` 
 
 def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str, dict[str, Any]]:
     content = _content(schema, MEDIA_TYPE)
-    return {status: {"description": PROBLEMS[status], "content": content} for status in statuses}
+    return {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
 
 
 def _ref(struct: type) -> dict[str, str]:
@@ -63,10 +63,9 @@ def _content(schema: type | dict[str, Any], *media_types: str) -> dict[str, Any]
     return dict.fromkeys(media_types or ("application/json", "application/msgpack"), described)
 
 
-def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[str, Any]:
+def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[int | str, Any]:
     """Return the successful response of an operation with these fields, and the problems."""
-    responses: dict[int | str, Any] = {status: fields, **problem_responses(*problems, schema=schema)}
-    return {str(each): response for each, response in responses.items()}
+    return {str(status): fields, **problem_responses(*problems, schema=schema)}
 
 
 def _parameter(
@@ -182,7 +181,7 @@ _SESSIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _oip(description: str, struct: type, *problems: int) -> dict[str, Any]:
+def _oip(description: str, struct: type, *problems: int) -> dict[int | str, Any]:
     content = _content(struct, "application/json")
     return _responses(*problems, 500, schema=InferProblem, description=description, content=content)
 
@@ -290,5 +289,4 @@ class AnytimeAPI(FastAPI):
         is_open = required_scope(method.upper(), path) == "open"
         security: dict[str, Any] = {} if is_open else {"security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
         refusals = problem_responses(*((403,) if is_open else (401, 403)), schema=schema)
-        responses = {**operation["responses"], **{str(each): response for each, response in refusals.items()}}
-        return {**operation, **security, "responses": responses}
+        return {**operation, **security, "responses": {**operation["responses"], **refusals}}

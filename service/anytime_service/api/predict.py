@@ -35,15 +35,16 @@ from anytime_service.http.responses import Endpoint, problem_reply
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, read, too_large
 from anytime_service.schemas.messages import (
+    GROUPS,
     LATE_LINE,
+    REQUEST,
     SESSION,
     Received,
     SessionCreated,
     SessionRequest,
     SessionTook,
-    read_groups,
+    read_body,
     read_line,
-    read_request,
     received,
     received_values,
 )
@@ -187,9 +188,9 @@ class Predict(Endpoint):
         await service.turns.turn(len(content))
         if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
-        request = read_request(head.form, content, service.list_limits)
+        request = read_body(head.form, content, service.list_limits, REQUEST)
         stated = stated_in(request, head.options, OF_THE_HEAD)
-        groups = received(active.model, request.groups, service.settings.max_rows)
+        groups = received(active.model, head.form, request.groups, service.settings.max_rows)
         if stated:
             active.amend(PredictionOptions(**combined({"query": head.stated, "body": stated})))
         if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
@@ -266,8 +267,8 @@ class SessionGroups(_SessionEndpoint):
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
         await self.service.turns.turn(len(content))
-        decoded = read_groups(form, content, self.service.list_limits)
-        groups = received(session.model, decoded, self.service.settings.max_rows)
+        decoded = read_body(form, content, self.service.list_limits, GROUPS)
+        groups = received(session.model, form, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))

@@ -324,11 +324,10 @@ class ActivePrediction:
 
     def _make(self, settled: Settled) -> None:
         """Have the worker make and encode an answer or update."""
-        encode = self._sink.encode
 
         def work() -> tuple[float, Answer, Any]:
             begun_ms, answer = now_ms(), settled.make_arrays()
-            return begun_ms, answer, encode(answer)
+            return begun_ms, answer, self._sink.encode(answer)
 
         if self._making is not None:
             self._making.cancel()

@@ -90,7 +90,7 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
 
     Raise RegistryError if there is no file, and ArtifactError if a file is not a valid model file.
     """
-    return _loaded(ModelRegistry({}, tuple(Path(path) for path in paths)))
+    return reloaded(ModelRegistry({}, tuple(Path(path) for path in paths)))
 
 
 def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
@@ -105,12 +105,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
     different model; UnknownModelError if no file contains a model of that name.
     """
     if not registry.paths:
-        raise RegistryError("the models were not loaded from files; restart the service to replace them")
-    return _loaded(registry, name, force=force)
-
-
-def _loaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
-    """Return a registry of the files of `registry` as they are now; with a name, of that model alone."""
+        raise RegistryError("the models were not loaded from files; start the service with model files or folders")
     every = name is None
     others = {file: each for file, each in registry.files.items() if not every and each.model.name != name}
     found: dict[Path, _File] = {}

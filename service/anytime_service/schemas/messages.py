@@ -19,18 +19,7 @@ from anytime.model.model import Model
 from anytime_service.errors import FieldError, MalformedBodyError
 from anytime_service.limits.table import FIELDS, NAME_LENGTH, NAMES
 from anytime_service.limits.turns import AT_ONCE
-from anytime_service.schemas.codecs import (
-    JSON,
-    MSGPACK,
-    Content,
-    Decoder,
-    Form,
-    decoders,
-    located,
-    map_size,
-    read,
-    too_large,
-)
+from anytime_service.schemas.codecs import JSON, Content, Decoder, Form, decoders, located, map_size, read, too_large
 from anytime_service.schemas.options import Amount, PredictionOptions, StatedOptions
 from anytime_service.schemas.problem import Problem
 from anytime_service.schemas.values import VALUES_SCHEMA, Array, Tensor, Values, check_rows, count_rows
@@ -160,8 +149,8 @@ class Peeked(msgspec.Struct, frozen=True):
 
 Frame: TypeAlias = BeginFrame | GroupFrame[Any] | EndFrame
 
-_REQUEST: Mapping[str, Decoder[PredictRequest[Any]]] = decoders(PredictRequest[Values], PredictRequest[msgspec.Raw])
-_GROUPS = decoders(Annotated[dict[GroupName, Values], MANY], Annotated[dict[GroupName, msgspec.Raw], MANY])
+REQUEST: Mapping[str, Decoder[PredictRequest[msgspec.Raw]]] = decoders(PredictRequest[msgspec.Raw])
+GROUPS: Mapping[str, Decoder[dict[str, msgspec.Raw]]] = decoders(Annotated[dict[GroupName, msgspec.Raw], MANY])
 _VALUES = decoders(Values, Packed | Values)
 _LISTS = frozenset((*range(0x90, 0xA0), 0xDC, 0xDD))  # first bytes of lists in MessagePack
 SESSION: Mapping[str, Decoder[SessionRequest]] = decoders(SessionRequest)
@@ -214,39 +203,18 @@ class ListLimits:
         return False
 
 
-def read_request(form: Form, content: Content, limits: ListLimits) -> PredictRequest[Any]:
-    """Return the decoded body of a prediction request; in MessagePack `received` decodes the values.
+def read_body(form: Form, content: Content, limits: ListLimits, types: Mapping[str, Decoder[Message]]) -> Message:
+    """Return the decoded body of a request, `REQUEST` or `GROUPS`; `received` decodes the values.
 
-    Raise MalformedBodyError or FieldError, which name the place, if the body is invalid, and BodyTooLargeError if it
-    has more values in lists than `limits` allow.
+    Raise MalformedBodyError, which names the place, if the body is invalid, and BodyTooLargeError if it has more values
+    in lists than `limits` allow.
     """
-    return _read_body(form, content, limits, _REQUEST, PredictRequest[msgspec.Raw])
-
-
-def read_groups(form: Form, content: Content, limits: ListLimits) -> Mapping[str, Any]:
-    """Return a body of groups by name, as `read_request`."""
-    return _read_body(form, content, limits, _GROUPS, dict[str, msgspec.Raw])
-
-
-def _read_body(
-    form: Form, content: Content, limits: ListLimits, types: Mapping[str, Decoder[Message]], raw: Any
-) -> Message:
-    """Return a decoded body; `raw` is its type in which values are not decoded, to find the group of an error."""
     packed = limits.must_be_packed(form, content, "the body")
-    try:
-        body = read(form, types[form.name], content)
-    except MalformedBodyError as error:
-        if error.field is not None and "[...]" in error.field:  # of a group that the decoder of JSON does not name
-            for name, values in _groups_of(read(form, msgspec.json.Decoder(raw), content)).items():
-                _decoded(JSON, name, values)
-        raise
-    if packed and any(memoryview(values)[0] in _LISTS for values in _groups_of(body).values()):
+    body = read(form, types[form.name], content)
+    groups: Any = getattr(body, "groups", body)
+    if packed and any(memoryview(values)[0] in _LISTS for values in groups.values()):
         raise too_large(f"the body has values as lists and {len(content)} bytes", limits.listed)
     return body
-
-
-def _groups_of(body: Any) -> Any:
-    return getattr(body, "groups", body)
 
 
 def _decoded(form: Form, name: str, content: msgspec.Raw) -> Any:
@@ -319,15 +287,13 @@ def _before_values(content: Content | str) -> Iterator[Content | str]:
         yield bytes((0x80 | count,)) + fields
 
 
-def received(model: Model, groups: Mapping[str, Any], max_rows: int) -> Received:
+def received(model: Model, form: Form, groups: Mapping[str, msgspec.Raw], max_rows: int) -> Received:
     """Return the values of groups for a prediction; raises as `received_values`, and FieldError for invalid values."""
     if len(groups) > len(model.places):  # an unknown one suffices for the prediction to refuse all
         unknown = next(name for name in groups if name not in model.places)
         groups = {unknown: groups[unknown]}
     return {
-        name: received_values(
-            model, name, _decoded(MSGPACK, name, values) if isinstance(values, msgspec.Raw) else values, None, max_rows
-        )
+        name: received_values(model, name, _decoded(form, name, values), None, max_rows)
         for name, values in groups.items()
     }
 

@@ -120,11 +120,6 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[InferOutput] | None = None
 
 
-class _Parametrised(msgspec.Struct, frozen=True):
-    parameters: dict[str, Any] | None = None
-
-
-_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 _REQUEST = msgspec.json.Decoder(InferRequest)
 DATA = msgspec.json.Decoder(Values)
 
@@ -133,14 +128,6 @@ def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
     """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, "the JSON")
     return read(JSON, _REQUEST, content)
-
-
-def overload_of(content: bytes) -> Any:
-    """Return the parameter `overload` in the JSON of a request, None without it; ignore the rest.
-
-    Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
-    """
-    return (read(JSON, _PARAMETRISED, content).parameters or {}).get("overload")
 
 
 def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[tuple[Tensor, int | None]]:
@@ -313,11 +300,9 @@ def request_parts(request: InferRequest, head: PredictionOptions, rows: int | No
 def class_datatype(classes: Sequence[Scalar]) -> str:
     """Return the datatype of a tensor of class names; BYTES (text) unless one other datatype fits all of them."""
     kinds = {type(each) for each in classes}
-    if kinds == {bool}:
-        return "BOOL"
     if kinds == {int}:
         return "INT64" if all(-(2**63) <= int(each) < 2**63 for each in classes) else TEXT
-    return "FP64" if kinds <= {int, float} else TEXT
+    return "BOOL" if kinds == {bool} else "FP64" if kinds <= {int, float} else TEXT
 
 
 def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[InferReply, list[bytes]]:

@@ -11,7 +11,6 @@ the session is read again. So every group is applied exactly once, in whichever 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 import secrets
@@ -19,7 +18,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -52,8 +51,6 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
 FULL = "the memory of this server is exhausted; the latest groups may be missing in this answer"
 LOST = "the session store has lost this session; the latest groups may be missing in this answer"
-
-_log = logging.getLogger("anytime_service")
 
 
 class ModelVersions:
@@ -108,12 +105,8 @@ class ModelVersions:
 
 @dataclass(eq=False)
 class Mirror(Session):
-    """A local copy of a session, at some revision, -1 before the first; `account` counts the bytes of its values.
+    """A local copy of a session, at some revision, -1 before the first; `is_unread`: it is to be read again."""
 
-    `is_unread` is whether it is to be read again.
-    """
-
-    account: Account = field(default_factory=Account)
     revision: int = -1
     is_unread: bool = False
 
@@ -129,13 +122,8 @@ class Mirror(Session):
 
         Raise DamagedSessionError, or OverloadedError if the values exceed the memory budget.
         """
-        arrays = redis_format.unpack_values(self.id, self.prediction, contents, max_rows)
-        more = self.prediction.more_bytes(arrays)
-        self.account.check(more)
-        self.account.add(more)
-        self.prediction.replaced.update(dict.fromkeys(again))
+        self.put(redis_format.unpack_values(self.id, self.prediction, contents, max_rows), again)
         self.revision = revision
-        self.put(arrays)
 
 
 @dataclass(frozen=True)
@@ -224,10 +212,9 @@ class RedisSessions:
 
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         session_id = secrets.token_urlsafe(16)
-        owner, share = account.owner, account.share(self.limit)
-        arguments = (self.limit, redis_format.FORMAT, model.name, model.version, rows or 0, owner, share)
-        status, count, *owned = await self._connection.call(
-            redis_format.CREATE, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments)
+        named = (redis_format.FORMAT, model.name, model.version, rows or 0)
+        status, count, *owned = await self.run(
+            redis_format.CREATE, session_id, self.limit, *named, account.owner, account.share(self.limit)
         )
         self._count = int(count)
         if status == b"share":
@@ -302,8 +289,8 @@ class RedisSessions:
 
     async def _check(self) -> None:
         self._models.notice()
-        keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
-        self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
+        reply = await self._connection.run(redis_format.CHECK, (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY), ())
+        self._count = int(reply)
 
     def apply(self, session_id: str, snapshot: Snapshot, model: Model, account: Account) -> Mirror:
         """Apply a snapshot to the mirror of a session and return it; its bytes count for the account of the first one.
@@ -314,9 +301,9 @@ class RedisSessions:
         mirror = known or Mirror(
             session_id,
             Prediction(model, snapshot.info.rows),
+            account,
             note=None if self._subscribed else BEHIND,
             on_leave=partial(self._drop_idle, session_id),
-            account=account,
         )
         mirror.apply(snapshot, self.bounds.rows)
         if known is None:  # else it may have ended: its predictions are answered
@@ -363,8 +350,6 @@ class RedisSessions:
 
     def _failed(self, mirror: Mirror | None, error: Exception) -> None:
         """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
-        if isinstance(error, MissingVersionError):
-            _log.warning("%s", error)
         if mirror is not None and isinstance(error, OverloadedError):
             mirror.note = FULL
         elif mirror is not None:

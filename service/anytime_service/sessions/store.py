@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -91,11 +91,13 @@ class SessionStore(Protocol):
 class Session:
     """The groups received so far, in `prediction`, and the open predictions that wait for more.
 
-    `note` is added to answers; `on_leave` is called when an open prediction has ended.
+    `account` counts the bytes of the values. `note` is added to answers; `on_leave` is called when an open prediction
+    has ended.
     """
 
     id: str
     prediction: Prediction
+    account: Account = field(default_factory=Account)
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
     on_leave: Callable[[], None] = lambda: None
@@ -114,8 +116,19 @@ class Session:
         self.waiting.discard(active)
         self.on_leave()
 
-    def put(self, arrays: Mapping[str, Any]) -> None:
-        """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
+    def put(self, arrays: Mapping[str, Any], again: Iterable[str] = (), field: str | None = None) -> None:
+        """Store arrays that `checked_groups` returned, and pass them to the open predictions.
+
+        `again` names those that were sent more than once before. Raise OverloadedError, which names the `field` of the
+        request, if they or an answer for their rows exceed the memory budget.
+        """
+        more = self.prediction.more_bytes(arrays)
+        if more:  # none for groups that replace others
+            self.account.check(more, field)
+            for each in self.waiting:
+                each.allow(len(next(iter(arrays.values()))), more, field)
+            self.account.add(more)
+        self.prediction.replaced.update(dict.fromkeys(again))
         self.prediction.add_all(arrays)
         names = tuple(arrays)
         self._tell(lambda active: active.took(names))
@@ -152,26 +165,14 @@ def unknown(session_id: str) -> UnknownSessionError:
 
 @dataclass(eq=False)
 class MemorySession(Session):
-    """A session of this process.
+    """A session of this process; `account`, of the key that began it, also counts what another key posts."""
 
-    `account`, of the key that began it, counts the session and the bytes of its values, also when another key posts
-    them.
-    """
-
-    account: Account = field(kw_only=True)
     ended: bool = False
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         if self.ended:  # while the groups waited for their turn
             raise gone()
-        arrays = checked_groups(self.prediction, values)
-        more = self.prediction.more_bytes(arrays)
-        if more:  # none for groups that replace others
-            self.account.check(more, "groups")
-            for each in self.waiting:
-                each.allow(len(next(iter(arrays.values()))), more, "groups")
-            self.account.add(more)
-        self.put(arrays)
+        self.put(checked_groups(self.prediction, values), field="groups")
         return self.prediction.prefix, self.prediction.replaced, self.prediction.rows
 
 
@@ -202,7 +203,7 @@ class MemorySessions:
             raise account.share_error(account.sessions, self.limit, "sessions")
         if len(self._sessions) >= self.limit:
             raise OverloadedError(f"there are {len(self._sessions)} sessions, the limit; delete unused sessions")
-        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account)
+        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account)
         self._sessions[session.id] = session
         self._unused.begin(session)
         account.sessions += 1

@@ -10,18 +10,22 @@ import pytest
 from anytime_service.errors import MalformedBodyError
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.codecs import read as read_message
-from anytime_service.schemas.messages import SESSION, ListLimits, read_frame, read_groups, read_request
+from anytime_service.schemas.messages import GROUPS, REQUEST, SESSION, ListLimits, read_body, read_frame
 from anytime_service.schemas.oip import read_infer
 
 LIMITS = ListLimits(1 << 20, 50_000)
 
 
 def body(form: Form, content: bytes) -> Any:
-    return read_request(form, content, LIMITS)
+    return read_body(form, content, LIMITS, REQUEST)
 
 
 def groups(form: Form, content: bytes) -> Any:
-    return read_groups(form, content, LIMITS)
+    return read_body(form, content, LIMITS, GROUPS)
+
+
+def frame(form: Form, content: bytes) -> Any:
+    return read_frame(form, content, LIMITS)
 
 
 def session(form: Form, content: bytes) -> Any:
@@ -37,19 +41,10 @@ TWICE = {
     "an option that is its default": (body, '{"explain": true, "groups": {}, "explain": false}'),
     "a group of a session": (groups, '{"speed": [1], "speed": [2]}'),
     "a session's model": (session, '{"model": "a", "model": "b"}'),
-    "a value of a message": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}',
-    ),
-    "an id": (lambda form, content: read_frame(form, content, LIMITS), '{"type": "end", "id": 1, "id": 2}'),
-    "a deadline": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "begin", "id": 1, "deadline_ms": 5, "deadline_ms": 50}',
-    ),
-    "a default of a message": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "begin", "id": 1, "budget": 5, "budget": null}',
-    ),
+    "a value of a message": (frame, '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}'),
+    "an id": (frame, '{"type": "end", "id": 1, "id": 2}'),
+    "a deadline": (frame, '{"type": "begin", "id": 1, "deadline_ms": 5, "deadline_ms": 50}'),
+    "a default of a message": (frame, '{"type": "begin", "id": 1, "budget": 5, "budget": null}'),
     "inputs": (lambda _, content: read_infer(content, LIMITS), '{"inputs": [], "inputs": []}'),
     "a parameter": (
         lambda _, content: read_infer(content, LIMITS),
@@ -83,11 +78,8 @@ def packed(pairs: list[tuple[str, Any]]) -> bytes:
         (body, packed([("groups", packed([("speed", [1.0]), ("speed", [2.0])]))])),
         (body, packed([("groups", {"speed": [1.0]}), ("groups", {"speed": [2.0]})])),
         (groups, packed([("speed", [1.0]), ("speed", [2.0])])),
-        (
-            lambda form, content: read_frame(form, content, LIMITS),
-            packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])]),
-        ),
-        (lambda form, content: read_frame(form, content, LIMITS), packed([("type", "end"), ("id", 1), ("id", 2)])),
+        (frame, packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])])),
+        (frame, packed([("type", "end"), ("id", 1), ("id", 2)])),
         (session, packed([("rows", 1), ("rows", 2)])),
     ],
 )
@@ -99,10 +91,10 @@ def test_a_key_twice_in_messagepack_is_an_error(read: Any, content: bytes) -> No
 @pytest.mark.parametrize(
     ("read", "content"),
     [
-        (read_request, '{"groups": {"a:b": [1], "c": ["x:y", "groups"]}, "explain": false, "model": null}'),
-        (read_groups, '{"a": ["\\"a\\": 1"], "groups": [1]}'),
-        (read_frame, '{"type": "group", "id": "a:1", "group": "g", "values": [":", "::"], "took_ms": null}'),
+        (body, '{"groups": {"a:b": [1], "c": ["x:y", "groups"]}, "explain": false, "model": null}'),
+        (groups, '{"a": ["\\"a\\": 1"], "groups": [1]}'),
+        (frame, '{"type": "group", "id": "a:1", "group": "g", "values": [":", "::"], "took_ms": null}'),
     ],
 )
 def test_colons_in_text_are_no_keys(read: Any, content: str) -> None:
-    read(JSON, content.encode(), LIMITS)
+    read(JSON, content.encode())

@@ -219,11 +219,12 @@ class Sample(BaseModel, frozen=True):
     groups: dict[str, tuple[Label | None, ...]]
 
 
-Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
-
-
 @router.get("/models/{name}/sample", tags=["models"], responses=problem_responses(404, 422))
-async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
+async def sample_row(
+    name: str,
+    service: Service,
+    seed: Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")] = 0,
+) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(service.registry.get(name), seed)
 
