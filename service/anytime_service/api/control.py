@@ -12,7 +12,7 @@ from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import PageRoute, check_query, not_ready
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
-from anytime_service.schemas.values import check_rows
+from anytime_service.schemas.messages import check_rows
 from anytime_service.sessions.store import SessionStore
 
 router = APIRouter(

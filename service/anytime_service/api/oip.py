@@ -29,6 +29,7 @@ from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
 from anytime_service.schemas.codecs import JSON, read
+from anytime_service.schemas.messages import Array, Tensor
 from anytime_service.schemas.oip import (
     DATA,
     SERVER,
@@ -48,7 +49,6 @@ from anytime_service.schemas.oip import (
 )
 from anytime_service.schemas.options import PARAMETERS, combined
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Array, Tensor
 
 BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
 JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
@@ -253,6 +253,7 @@ class Infer(_InferenceEndpoint):
             raise self.service.overloaded()
 
 
+@dataclass(eq=False)
 class Metadata(_InferenceEndpoint):
     """A `GET` route; `describe` returns its response.
 
@@ -260,27 +261,19 @@ class Metadata(_InferenceEndpoint):
     thread.
     """
 
-    def __init__(
-        self,
-        service: PredictionService,
-        describe: Callable[[PredictionService, Scope], msgspec.Struct],
-        *,
-        if_ready: bool = False,
-        page: bool = False,
-    ) -> None:
-        super().__init__(service)
-        self._describe = describe
-        self._if_ready = if_ready
-        self._page = page
+    service: PredictionService
+    describe: Callable[[PredictionService, Scope], msgspec.Struct]
+    if_ready: bool = False
+    page: bool = False
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         service = self.service
 
         def content() -> bytes:
-            return msgspec.json.encode(self._describe(service, scope))
+            return msgspec.json.encode(self.describe(service, scope))
 
-        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self._page else content())
-        if self._if_ready and service.unready is not None:
+        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self.page else content())
+        if self.if_ready and service.unready is not None:
             problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
             reply = Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
         exchange.reply(reply)

@@ -22,6 +22,7 @@ from anytime_service.schemas.messages import (
     SessionCreated,
     SessionRequest,
     SessionTook,
+    Values,
 )
 from anytime_service.schemas.oip import (
     InferModel,
@@ -34,7 +35,6 @@ from anytime_service.schemas.oip import (
 )
 from anytime_service.schemas.options import PARAMETERS, SCHEMAS
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Values
 
 _KEY = "key"
 _REF = "#/components/schemas/"

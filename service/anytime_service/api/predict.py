@@ -36,20 +36,21 @@ from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, read, too_large
 from anytime_service.schemas.messages import (
     GROUPS,
-    LATE_LINE,
+    LINE,
     REQUEST,
     SESSION,
     Received,
     SessionCreated,
     SessionRequest,
     SessionTook,
+    check_rows,
+    count_rows,
     read_body,
     read_line,
     received,
     received_values,
 )
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, combined, stated_in
-from anytime_service.schemas.values import check_rows, count_rows
 from anytime_service.sessions.store import SessionStore
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
@@ -159,7 +160,7 @@ class Lines:
             self._late += 1
             limit, timings = self.service.settings.max_rows, self.active.timings
             with suppress(msgspec.DecodeError):  # the answer is sent
-                line = LATE_LINE.decode(content)
+                line = LINE.decode(content)
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -35,12 +35,11 @@ from anytime_service.schemas.messages import (
     ErrorFrame,
     Frame,
     GroupFrame,
-    PackedGroupFrame,
+    count_rows,
     peek,
     read_frame,
     received_values,
 )
-from anytime_service.schemas.values import count_rows
 from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.metrics import GroupTimings
 
@@ -48,9 +47,6 @@ MAX_OPEN = int(OPEN_OF_CONNECTION)
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
 
 _log = logging.getLogger("anytime_service")
-
-_Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
-"""Error frame of a prediction that is refused because of overload, by form, split at the id: only the id differs."""
 
 
 class Stream:
@@ -60,7 +56,8 @@ class Stream:
         self.service = service
         self.connections: set[_Connection] = set()
         problem, prediction_id = problem_of(service.overloaded()), "\x00"
-        self._refusals: _Refusals = {
+        # By form, the error frame of a prediction that is refused because of overload, split at its id.
+        self._refusals: Mapping[str, Sequence[bytes]] = {
             form.name: form.encode(ErrorFrame(prediction_id, problem)).split(form.encode(prediction_id))
             for form in (JSON, MSGPACK)
         }
@@ -139,7 +136,7 @@ class _Connection:
         self,
         service: PredictionService,
         send: Send,
-        refusals: _Refusals,
+        refusals: Mapping[str, Sequence[bytes]],
         key: Key | None,
         direct: DirectConnection | None,
     ) -> None:
@@ -211,8 +208,8 @@ class _Connection:
             elif active is None or active.answered:
                 self._late(frame, None if active is None else active.timings)
             elif isinstance(frame, GroupFrame):
-                dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-                values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
+                dtype, most = getattr(frame, "dtype", None), self.service.settings.max_rows
+                values = received_values(active.model, frame.group, frame.values, dtype, most)
                 active.groups({frame.group: values}, alone=True, took_ms=frame.took_ms)
             else:
                 active.end()

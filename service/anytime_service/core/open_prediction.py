@@ -38,8 +38,8 @@ from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
+from anytime_service.schemas.messages import check_rows, of_field
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
-from anytime_service.schemas.values import check_rows, of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""

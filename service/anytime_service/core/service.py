@@ -427,9 +427,8 @@ class PredictionService:
     @property
     def unready(self) -> str | None:
         """Why the service begins no predictions, for every route that reports readiness; None if it begins them."""
-        if self.draining:
-            return "the service is stopping"
-        return None if len(self.registry) else "no model is loaded"
+        without = None if self.registry.models else "no model is loaded"
+        return "the service is stopping" if self.draining else without
 
     def open(
         self,

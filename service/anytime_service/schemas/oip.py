@@ -35,10 +35,9 @@ from anytime.inference.subsets import SetCache
 from anytime.model.model import Model
 from anytime_service.errors import FieldError
 from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, read
-from anytime_service.schemas.messages import ListLimits
+from anytime_service.schemas.messages import DATATYPES, TEXT, VALUES_SCHEMA, ListLimits, Tensor, Values, check_rows
 from anytime_service.schemas.options import STREAM_ONLY, Amount, PredictionOptions, StatedOptions, stated_in
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import DATATYPES, TEXT, VALUES_SCHEMA, Tensor, Values, check_rows
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "cost_total", "budget", "complete", "missing", "imputed", "clamped"),

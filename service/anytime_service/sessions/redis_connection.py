@@ -129,8 +129,7 @@ class RedisConnection:
         self, script: str, keys: Sequence[str], arguments: Sequence[Any], limit_ms: float | None = None
     ) -> Any:
         """Run a script, unless Redis is known to be unavailable; see `run`."""
-        if self._task is None:
-            await self.start()
+        await self.start()
         if self.trouble is not None:
             raise SessionsUnreachableError(self.trouble)
         return await self.run(script, keys, arguments, limit_ms)

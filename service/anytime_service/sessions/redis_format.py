@@ -257,8 +257,6 @@ return redis.call('ZCARD', sessions)
 """Sweep and return the number of sessions. The script always writes, so a read-only Redis server refuses it."""
 
 _HEAD = struct.Struct("<II")  # of packed values: checksum, rows; of a stored group: revision, sent again
-_LENGTH = struct.Struct("<I")
-_GROUP = b"g:"
 _DIGITS = re.compile(rb"[0-9]{1,15}")
 _MAX_REVISION = 2**32 - 1
 _FIELDS = 6  # largest number of fields of a session that are not groups
@@ -345,9 +343,9 @@ def pieces(content: bytes, limit: int) -> list[bytes]:
     """Split joined pieces, each after its length; raise ValueError for another format or more than `limit` pieces."""
     found: list[bytes] = []
     at, end = 0, len(content)
-    while at + _LENGTH.size <= end and len(found) < limit:
-        (length,) = _LENGTH.unpack_from(content, at)
-        at += _LENGTH.size + length
+    while at + 4 <= end and len(found) < limit:
+        length = int.from_bytes(content[at : at + 4], "little")
+        at += 4 + length
         found.append(content[at - length : at])
     if at != end:
         raise ValueError(f"{len(content)} bytes; expected at most {limit} pieces, each after its length")
@@ -366,7 +364,7 @@ def read_snapshot(session: str, content: bytes | Mapping[bytes, bytes], bounds: 
         groups = {
             name[2:].decode(): _stored_group(content, revision)
             for name, content in values.items()
-            if name.startswith(_GROUP)
+            if name.startswith(b"g:")
         }
     except (ValueError, struct.error) as error:
         raise damaged(session, "its fields are not those of a session") from error

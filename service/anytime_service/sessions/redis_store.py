@@ -172,7 +172,6 @@ class RedisSessions:
         self.limit = limit
         self._tuning = tuning
         self.ttl_s = ttl_s
-        self._ttl_ms = max(int(ttl_s * 1000), 1)
         self._models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
@@ -261,7 +260,7 @@ class RedisSessions:
         if _ID.fullmatch(session_id) is None:
             raise unknown(session_id)
         reply: Sequence[Any] = await self._connection.call(
-            script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
+            script, redis_format.keys_of(session_id), (session_id, max(int(self.ttl_s * 1000), 1), *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
             self.known.pop(session_id, None)
@@ -274,8 +273,10 @@ class RedisSessions:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
         limit_ms = max(wait_ms, self._tuning.min_read_ms) if wait_ms else None
         bounds = self.bounds
-        wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
-        status, *content = await self.run(redis_format.READ, session_id, *wait, limit_ms=limit_ms)
+        waiting = (math.ceil(wait_ms), self._replica)
+        status, *content = await self.run(
+            redis_format.READ, session_id, *waiting, bounds.fields, bounds.size, limit_ms=limit_ms
+        )
         if status == b"large":
             await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")

@@ -10,8 +10,7 @@ import pytest
 from anytime_service.errors import BodyTooLargeError
 from anytime_service.limits.table import FIELDS
 from anytime_service.schemas.codecs import JSON
-from anytime_service.schemas.messages import ListLimits
-from anytime_service.schemas.values import count_rows
+from anytime_service.schemas.messages import ListLimits, count_rows
 from service.serving import trained_model
 
 MODEL = trained_model()
