@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
 from anytime_service.http.responses import PageRoute, check_query, not_ready
@@ -63,7 +63,9 @@ async def plan_model(
     """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
     check_rows(rows, service.settings.max_rows)
-    return plan(model, budget, _split(model, have or []), rows)
+    known = model.groups.positions  # the name of a group that contains a comma is not split
+    parts = ([text] if text in known else map(str.strip, text.split(",")) for text in have or ())
+    return plan(model, budget, filter(None, chain.from_iterable(parts)), rows)
 
 
 @reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
@@ -127,9 +129,3 @@ async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
     content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.turns.slices())
     return Response(content, headers={"content-type": media_type})
-
-
-def _split(model: Model, have: list[str]) -> list[str]:
-    """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
-    known = model.groups.positions
-    return [name for text in have for name in ([text] if text in known else map(str.strip, text.split(","))) if name]

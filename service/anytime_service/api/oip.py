@@ -159,8 +159,9 @@ class Inference:
                 "send it with the number of bytes of JSON"
             )
         if self.json_bytes is not None and self.length not in (None, self.json_bytes + binary):
-            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
-            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
+            raise MalformedBodyError(
+                f"the body has {self.length} bytes; expected {self.json_bytes} of JSON and {binary} of binary_data_size"
+            )
         head = active.machine.options
         parts = {"query": stated, **request_parts(request, head, rows)}
         options = msgspec.structs.replace(head, **combined(parts))
@@ -226,10 +227,10 @@ class Infer(_InferenceEndpoint):
         model, body_bytes = _named(service, scope), int(length) if length.isdigit() else None
         options = msgspec.structs.replace(head.options, model=f"{model.name}@{model.version}")
         inference = Inference(service, exchange, exchange.body(), model, json_bytes, body_bytes)
-        accepts_prior = options.overload == "prior"
-        if not (admitted or accepts_prior):
+        if not (admitted or options.overload == "prior"):
             await self._check_unadmitted(inference)
-        opens = admitted or not accepts_prior  # the JSON that was read accepts the base rate, for which it amends
+        # If the JSON that was read accepts the base rate, it amends the prediction for it.
+        opens = admitted or options.overload != "prior"
         active = service.open(options, begun, inference, admitted=opens, account=account)
         predictions.append(active)
         await inference.read(active, head.stated, admitted=admitted)

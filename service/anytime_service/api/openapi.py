@@ -187,7 +187,6 @@ def _oip(description: str, struct: type, *problems: int) -> dict[int | str, Any]
 
 
 _NAME = _parameter("name", _STRING, "Name of the model, or name@version.", "path", required=True)
-_VERSION = _parameter("version", _STRING, "Version of the model.", "path", required=True)
 _BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _OIP: dict[str, dict[str, Any]] = {
@@ -235,7 +234,13 @@ _OIP: dict[str, dict[str, Any]] = {
     },
 }
 _OIP |= {
-    of_version: _OIP[name] | {"parameters": [*_OIP[name]["parameters"], _VERSION]}
+    of_version: _OIP[name]
+    | {
+        "parameters": [
+            *_OIP[name]["parameters"],
+            _parameter("version", _STRING, "Version of the model.", "path", required=True),
+        ]
+    }
     for name, of_version in (
         ("oip_model", "oip_version"),
         ("oip_model_ready", "oip_version_ready"),
@@ -256,12 +261,11 @@ class AnytimeAPI(FastAPI):
 
     keyed = False
     """Whether keys are required; if not, the document declares them optional."""
-    entrance: Callable[[ASGIApp], ASGIApp] | None = None
+    entrance: Callable[[ASGIApp], ASGIApp] = staticmethod(lambda stack: stack)
     """Wraps the complete stack, the framework's error handling included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        stack = super().build_middleware_stack()
-        return stack if self.entrance is None else self.entrance(stack)
+        return self.entrance(super().build_middleware_stack())
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""

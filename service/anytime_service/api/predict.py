@@ -253,8 +253,8 @@ class CreateSession(_SessionEndpoint):
         model = self.service.registry.get(request.model)
         session_id = await self.sessions.create(model, request.rows, account)
         created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
-        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
-        exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+        where = f"{scope.get('root_path', '')}/sessions/{session_id}"
+        exchange.reply(Reply(201, reply.media_type, reply.encode(created), ((b"location", where.encode()),)))
         self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
 
 
@@ -273,8 +273,10 @@ class SessionGroups(_SessionEndpoint):
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
-        metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
-        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)
+        metrics = self.service.metrics.of(session.model)
+        self.service.session_timings.received(
+            session_id, metrics, groups, rows, exchange.ended_ms, again=bool(stored.replaced)
+        )
 
 
 class PredictSession(_SessionEndpoint):

@@ -87,7 +87,7 @@ class Stream:
     def dismiss(self, is_valid: Callable[[Key], bool]) -> None:
         """Answer the open predictions of connections whose key is no longer valid, and close these connections."""
         for connection in tuple(self.connections):
-            if connection.key is not None and not is_valid(connection.key):
+            if not (connection.dismissed or connection.key is None or is_valid(connection.key)):
                 connection.dismiss()
 
     async def flushed(self) -> None:
@@ -144,7 +144,7 @@ class _Connection:
         self._direct = direct
         self._refusals = refusals
         self.key = key
-        self.dismissed = self.is_ended = False
+        self.dismissed = False
         self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.active: dict[str | int, ActivePrediction] = {}
@@ -219,16 +219,15 @@ class _Connection:
     def dismiss(self) -> None:
         """Answer the open predictions, and close the connection after the last answer."""
         self.dismissed = True
+        if not self.active:
+            self._end()
         for active in tuple(self.active.values()):
             if not active.answered:  # else the worker makes its answer
                 active.drain()
-        self._end_if_answered()
 
-    def _end_if_answered(self) -> None:
-        """Close the connection of a key that was removed after the last answer."""
-        if not (self.active or self.is_ended):
-            self.is_ended = True
-            self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
+    def _end(self) -> None:
+        """Close the connection of a key that was removed."""
+        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -286,8 +285,8 @@ class _Connection:
         active = self.active.pop(prediction_id, None)
         if active is not None:
             self.recent.add(prediction_id, active.timings, now_ms())
-            if self.dismissed:
-                self._end_if_answered()
+            if self.dismissed and not self.active:
+                self._end()
 
     def send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
         self.put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))

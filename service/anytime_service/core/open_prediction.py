@@ -343,10 +343,12 @@ class OpenPrediction:
         limit = self._limits.max_contributions
         if rows * columns * P <= limit:
             return None
-        if rows == 1:
-            return f"no contributions: {columns} columns x {P} scores are more than {limit}"
-        size = f"{rows} rows x {columns} columns x {P} scores"
-        return f"no contributions: {size} are more than {limit}; explain fewer rows at once"
+        size = f"{columns} columns x {P} scores are more than {limit}"
+        return (
+            f"no contributions: {size}"
+            if rows == 1
+            else f"no contributions: {rows} rows x {size}; explain fewer rows at once"
+        )
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:

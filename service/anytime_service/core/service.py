@@ -506,8 +506,11 @@ class PredictionService:
                 raise
             except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
-                what = "the models" if name is None else f"model {name!r}"
-                _log.error("could not reload %s; the previous ones stay in use: %s", what, error)
+                _log.error(
+                    "could not reload %s; the previous ones stay in use: %s",
+                    "the models" if name is None else f"model {name!r}",
+                    error,
+                )
                 raise
             self.metrics.reloads.labels("ok").inc()
             self.metrics.set_served(self.registry.every())

@@ -64,7 +64,6 @@ GroupName: TypeAlias = Annotated[str, msgspec.Meta(max_length=int(NAME_LENGTH))]
 MANY = msgspec.Meta(max_length=int(NAMES))  # of the groups in a message
 
 Dtype: TypeAlias = Literal["f4", "f8"]  # Little-endian floats of 4 or 8 bytes
-_DATATYPES = {"f4": "FP32", "f8": "FP64"}
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=128)] | int
 """Id of a prediction on its connection; an id may be used only once."""
@@ -423,8 +422,7 @@ def received(model: Model, form: Form, groups: Mapping[str, msgspec.Raw], max_ro
     except msgspec.ValidationError as error:
         message, place = located(error)
         field = f"groups.{name}{'.' if place[:1].isalpha() else ''}{place}"
-        at = f" at {place}" if place else ""
-        raise FieldError(field, f"values of group {name!r}{at}: {message}") from error
+        raise FieldError(field, f"values of group {name!r}{place and f' at {place}'}: {message}") from error
     return found
 
 
@@ -454,7 +452,7 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
                 "each",
             )
         rows = len(values) // size
-        values = Tensor("values", group, group, place, range(width), _DATATYPES[dtype], rows).coded(values)
+        values = Tensor("values", group, group, place, range(width), f"FP{8 * int(dtype[1])}", rows).coded(values)
     elif dtype is not None:
         raise FieldError(
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"

@@ -207,8 +207,9 @@ def tensor_of(model: Model, field: str, name: str, datatype: str, shape: Sequenc
         raise FieldError(f"{field}.datatype", f"{field}.datatype is {datatype[:50]!r}; expected {one_of}")
     rows = 1 if [*shape] == [width] else shape[0] if len(shape) == 2 and shape[1] == width else 0
     if rows < 1:
-        expected = f"expected [rows, {width}], rows being 1 or more"
-        raise FieldError(f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; {expected}")
+        raise FieldError(
+            f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; expected [rows, {width}], rows being 1 or more"
+        )
     check_rows(rows, max_rows, f"{field}.shape")
     return Tensor(field, name, group, model.places[group], columns, datatype, rows)
 
@@ -271,8 +272,8 @@ def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequen
     ):
         if stated != own and stated in others:
             raise FieldError(field, f"{field} is {stated!r} in the body and {own!r} in the path; send it once")
-    ranking = ["ranking"] if len(model.prefixes.intercept) == 1 else []
-    known, seen = [kind.name for kind in _output_kinds(model)] + ranking, set[str]()
+    known, seen = [kind.name for kind in _output_kinds(model)], set[str]()
+    known += ["ranking"] * (len(model.prefixes.intercept) == 1)
     for number, output in enumerate(request.outputs or ()):
         field, name = f"outputs[{number}].name", output.name
         if name not in known:
@@ -338,11 +339,10 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
 
 def _binary(tensor: InferTensor) -> bytes:
     """Return the data of a tensor as bytes; each text of BYTES follows its length."""
-    values = tensor.data
     if tensor.datatype == TEXT:
-        texts = [str(value).encode() for value in values]
+        texts = [str(value).encode() for value in tensor.data]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return np.array(values, DATATYPES[tensor.datatype]).tobytes()
+    return np.array(tensor.data, DATATYPES[tensor.datatype]).tobytes()
 
 
 _RANKING = InferTensorKind("ranking", "INT64", [-1])

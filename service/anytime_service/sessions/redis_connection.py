@@ -169,6 +169,8 @@ class RedisConnection:
         task = asyncio.get_running_loop().create_task(call)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        # Its exception is retrieved, also if the caller has stopped waiting.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         async with asyncio.timeout(wait_s):
             return await asyncio.shield(task)
 

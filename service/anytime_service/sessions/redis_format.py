@@ -424,8 +424,8 @@ def _stored_group(content: bytes, newest: int) -> StoredGroup:
 def _integer(content: bytes | None, most: int = _MAX_REVISION) -> int:
     """Read a non-negative integer in decimal digits, as used for revisions and numbers of rows."""
     if content is None or _DIGITS.fullmatch(content) is None or int(content) > most:
-        shown = "missing" if content is None else repr(content[:20].decode(errors="replace"))
-        raise ValueError(f"{shown}; expected an integer from 0 to {most}")
+        shown = (content or b"missing")[:20].decode(errors="replace")
+        raise ValueError(f"{shown!r}; expected an integer from 0 to {most}")
     return int(content)
 
 

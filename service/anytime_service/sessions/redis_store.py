@@ -15,7 +15,7 @@ import math
 import re
 import secrets
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
 from anytime_service.sessions.redis_connection import RedisConnection
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
-from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
+from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, SessionStore, gone, unknown
 
 MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
 _READING = 4  # number of sessions that are read again concurrently
@@ -66,10 +66,9 @@ class ModelVersions:
         self._registry = registry
         self._readable = readable
         self._max_rows = max_rows
-        self._retain_ms = retain_s * 1000.0
         self._seen: ModelRegistry | None = None
         self._served: dict[tuple[str, str], Model] = {}
-        self._retained: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
+        self._retained: TTLCache[Model] = TTLCache(MAX_RETAINED, retain_s * 1000.0)
         self.notice()
 
     def find(self, name: str, version: str) -> Model:
@@ -78,29 +77,26 @@ class ModelVersions:
         key = name, version
         if key in self._served:
             return self._served[key]
-        if key not in self._retained:
+        model = self._retained.find(key)
+        if model is None:
             raise MissingVersionError(
                 f"the session began with model {name[:200]!r} in version {version[:40]!r}, which this replica does not "
                 "have; use another replica, load that version here too, or begin a new session"
             )
-        model, _ = self._retained.pop(key)
-        self._retained[key] = model, now_ms()
+        self._retained.add(key, model, now_ms())
         return model
 
     def notice(self) -> None:
         """Update the versions after a reload, and remove those that no session has used for `retain_s`."""
-        registry, now, retained = self._registry(), now_ms(), self._retained
+        registry, now = self._registry(), now_ms()
         if registry is not self._seen:
             self._seen = registry
             before, self._served = self._served, {(model.name, model.version): model for model in registry.every()}
-            retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
-            models = (*self._served.values(), *(model for model, _ in retained.values()))
+            for key in before.keys() - self._served.keys():
+                self._retained.add(key, before[key], now)
+            models = (*self._served.values(), *(model for _, model in self._retained.values()))
             self.bounds = Bounds.of(models, self._max_rows, self._readable)
-        while retained:
-            key, (_, used_ms) = next(iter(retained.items()))  # the least recently used first
-            if len(retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
-                break
-            del retained[key]
+        self._retained.evict(now)
 
 
 @dataclass(eq=False)
@@ -161,7 +157,7 @@ class RedisSession:
         return complete, {name.decode() for name in replaced}, rows or 1
 
 
-class RedisSessions:
+class RedisSessions(SessionStore):
     """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together."""
 
     kind: Literal["memory", "redis"] = "redis"

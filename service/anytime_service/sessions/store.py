@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -47,30 +48,35 @@ class OpenSession(Protocol):
         """
 
 
-class SessionStore(Protocol):
+class SessionStore(ABC):
     """Store of sessions by id. Every method may raise SessionsUnreachableError."""
 
     kind: Literal["memory", "redis"]
     ttl_s: float
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of sessions, as last known to this process."""
 
     @property
+    @abstractmethod
     def trouble(self) -> str | None:
         """Return why the store is unavailable; None if it is available."""
 
-    async def start(self) -> None:
-        """Start the background tasks; without this call the first request starts them. Never fails."""
+    async def start(self) -> None:  # noqa: B027  (a store may have no tasks)
+        """Start the background tasks, if any; without this call the first request starts them. Never fails."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:  # noqa: B027
+        """End the background tasks."""
 
+    @abstractmethod
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         """Begin a session for the key of an account and return its id.
 
         Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
         """
 
+    @abstractmethod
     async def get(self, session_id: str) -> OpenSession:
         """Return a session, which counts as a use of it.
 
@@ -78,6 +84,7 @@ class SessionStore(Protocol):
         ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
+    @abstractmethod
     def read(self, session_id: str, due_ms: float | None, account: Account) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
@@ -86,6 +93,7 @@ class SessionStore(Protocol):
         for `account`, exceed the memory budget. The session is needed at `due_ms` at the latest.
         """
 
+    @abstractmethod
     async def delete(self, session_id: str) -> None:
         """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
 
@@ -179,7 +187,7 @@ class MemorySession(Session):
         return self.prediction.prefix, self.prediction.replaced, self.prediction.rows
 
 
-class MemorySessions:
+class MemorySessions(SessionStore):
     """Session store in memory, see `SessionStore`; no method waits."""
 
     kind: Literal["memory", "redis"] = "memory"
@@ -194,12 +202,6 @@ class MemorySessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    async def start(self) -> None:
-        """Do nothing: this store needs no task."""
-
-    async def close(self) -> None:
-        """Do nothing: a session ends with the process."""
 
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         if account.share_exhausted(account.sessions, self.limit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,12 +17,11 @@ from anytime_service.schemas.oip import read_infer
 LIMITS = ListLimits(1 << 20, 50_000)
 
 
-def body(form: Form, content: bytes) -> Any:
-    return read_body(form, content, LIMITS, REQUEST)
+def body(form: Form, content: bytes, types: Any = REQUEST) -> Any:
+    return read_body(form, content, LIMITS, types)
 
 
-def groups(form: Form, content: bytes) -> Any:
-    return read_body(form, content, LIMITS, GROUPS)
+groups = partial(body, types=GROUPS)
 
 
 def frame(form: Form, content: bytes) -> Any:

@@ -11,11 +11,7 @@ from anytime_service.errors import BodyTooLargeError
 from anytime_service.limits.table import FIELDS
 from anytime_service.schemas.codecs import JSON
 from anytime_service.schemas.messages import ListLimits, count_rows
-from service.serving import trained_model
 
-MODEL = trained_model()
-GROUP, PLACE = next(iter(MODEL.places.items()))
-WIDTH = len(PLACE.features)
 MANY = int(FIELDS) + 1
 
 

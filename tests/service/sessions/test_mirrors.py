@@ -14,7 +14,7 @@ from anytime.inference.prediction import Prediction
 from anytime_service.errors import DamagedSessionError
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values, read_message
+from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, StoredGroup, pack_values
 from anytime_service.sessions.redis_store import BEHIND, Mirror, ModelVersions, RedisSessions
 from models.properties import quick
 from service.serving import VALUES, logged, small_model
@@ -188,8 +188,6 @@ def test_a_damaged_message_fails_the_predictions_of_its_session_and_no_other(
     ],
 )
 def test_content_that_is_not_a_message_is_ignored(content: bytes) -> None:
-    with pytest.raises(DamagedSessionError):
-        read_message(content, BOUNDS)
     sessions = Mirrored()
     mirror = sessions.read_at(THREE, 1)
     with logged("anytime_service") as records:
