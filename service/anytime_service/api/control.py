@@ -63,8 +63,8 @@ async def plan_model(
     """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
     check_rows(rows, service.settings.max_rows)
-    known = model.groups.positions  # the name of a group that contains a comma is not split
-    parts = ([text] if text in known else map(str.strip, text.split(",")) for text in have or ())
+    # The name of a group that contains a comma is not split.
+    parts = ([text] if text in model.groups.positions else map(str.strip, text.split(",")) for text in have or ())
     return plan(model, budget, filter(None, chain.from_iterable(parts)), rows)
 
 

@@ -273,10 +273,8 @@ class SessionGroups(_SessionEndpoint):
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
-        metrics = self.service.metrics.of(session.model)
-        self.service.session_timings.received(
-            session_id, metrics, groups, rows, exchange.ended_ms, again=bool(stored.replaced)
-        )
+        metrics, again = self.service.metrics.of(session.model), bool(stored.replaced)
+        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=again)
 
 
 class PredictSession(_SessionEndpoint):
@@ -296,7 +294,7 @@ class PredictSession(_SessionEndpoint):
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
         deadline_ms, account = head.options.deadline_ms, service.accounts.of(scope)
-        due = None if deadline_ms is None else begun + service.limits.deadline_ms(deadline_ms)
+        due = None if deadline_ms is None else begun + min(deadline_ms, service.limits.max_deadline_ms)
         async with self.sessions.read(session_id, due, account) as session:
             active = service.open(
                 head.options,

@@ -208,8 +208,13 @@ class _Connection:
             elif active is None or active.answered:
                 self._late(frame, None if active is None else active.timings)
             elif isinstance(frame, GroupFrame):
-                dtype, most = getattr(frame, "dtype", None), self.service.settings.max_rows
-                values = received_values(active.model, frame.group, frame.values, dtype, most)
+                values = received_values(
+                    active.model,
+                    frame.group,
+                    frame.values,
+                    getattr(frame, "dtype", None),  # only in MessagePack
+                    self.service.settings.max_rows,
+                )
                 active.groups({frame.group: values}, alone=True, took_ms=frame.took_ms)
             else:
                 active.end()

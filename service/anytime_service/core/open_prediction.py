@@ -102,10 +102,6 @@ class Limits(NamedTuple):
     max_inline: float = math.inf
     max_contributions: int = TUNING.max_contributions
 
-    def deadline_ms(self, requested_ms: float | None) -> float:
-        """Return the deadline that applies when one is requested, or none."""
-        return self.max_deadline_ms if requested_ms is None else min(requested_ms, self.max_deadline_ms)
-
 
 UNLIMITED = Limits()
 
@@ -206,7 +202,9 @@ class OpenPrediction:
         self.options = options
         self._allowed = allowed
         self.begun_ms = now_ms if event == "begin" else self.begun_ms
-        self.deadline_at = self.begun_ms + self._limits.deadline_ms(options.deadline_ms)
+        self.deadline_at = self.begun_ms + min(
+            math.inf if options.deadline_ms is None else options.deadline_ms, self._limits.max_deadline_ms
+        )
         if options.deadline_ms == 0:
             return self._proceed(now_ms, "deadline", waits=False)
         if overloaded and self._awaited:

@@ -64,9 +64,10 @@ class Sink(Protocol):
 class ActivePrediction:
     """An open prediction with a clock and a sink; its events are those of `OpenPrediction`, without the time argument.
 
-    `answered` is whether the answer is settled, after which the prediction accepts no event. `on_end` is called with
-    the prediction once, when it is answered, fails or is dropped. The constructor begins the prediction, and may answer
-    it; raises as `PredictionService.open`.
+    `answered` is whether the answer is settled, after which the prediction accepts no event; `done` whether it was
+    sent: the worker makes one of many rows for some time. `on_end` is called with the prediction once, when it is
+    answered, fails or is dropped. The constructor begins the prediction, and may answer it; raises as
+    `PredictionService.open`.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class ActivePrediction:
         self.machine = OpenPrediction(model, shared, service.limits)
         self.timings = GroupTimings(service.metrics.of(model), begun_ms, options.rows)
         self.answered = False
-        self.on_end: Callable[[ActivePrediction], None] = lambda _: None
+        self.done = False
+        self.on_end: Callable[[ActivePrediction], None] | None = None
         self._service = service
         self._sink = sink
         self._account = account
@@ -98,11 +100,6 @@ class ActivePrediction:
         self._reserved = 0  # bytes in which the answer is made
         self._slot: Slot | None = None  # when it is made
         self._begun(self.machine.begin(begun_ms, options, overloaded=overloaded))
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer was sent: the worker makes one of many rows for some time."""
-        return self.answered and self._making is None
 
     def amend(self, options: PredictionOptions, *, overloaded: bool = False) -> None:
         """Replace the options, as those of a body that has arrived after its head; raises as the constructor."""
@@ -203,6 +200,7 @@ class ActivePrediction:
     def fail(self, error: Exception) -> None:
         """Send the error instead of an answer. Never raises, because it must not affect other predictions."""
         self._release()
+        self.done = True
         try:
             self._sink.fail(error)
         except Exception:
@@ -221,7 +219,8 @@ class ActivePrediction:
                 self._service.without_deadline.end(self)
             else:
                 self._timer.cancel()
-            self.on_end(self)
+            if self.on_end is not None:
+                self.on_end(self)
         if memory:
             self._store(0)
             if self._reserved:
@@ -261,16 +260,15 @@ class ActivePrediction:
 
     def _allow(self, rows: int, more: int, field: str) -> None:
         """Raise OverloadedError if the values of groups do not fit, or the answer for the rows that they define."""
-        self._check(self.machine.numbers(rows) if self.timings.rows is None else 0, more, field)
+        numbers = self.machine.numbers(rows) if self.timings.rows is None else 0
+        if numbers:
+            self._check(numbers, more, field)
+        else:
+            self._account.check(more, field)
 
     def _check(self, numbers: int, more: int, field: str | None = None) -> None:
-        """Raise OverloadedError if an answer does not fit into the memory, or not into the second half of its time.
-
-        Without `numbers` the loop makes it at once, and only `more` bytes of values are checked.
-        """
+        """Raise OverloadedError if an answer does not fit into the memory, or not into the second half of its time."""
         self._account.check_answer(numbers * BYTES_A_NUMBER, more, field)
-        if not numbers:
-            return
         machine, service = self.machine, self._service
         took_ms, due_ms, now = self._took_ms(numbers), machine.deadline_at, now_ms()
         alone = due_ms - took_ms  # when the only answer would begin, maybe before now
@@ -361,6 +359,7 @@ class ActivePrediction:
             return
         by_worker, service = bool(self._reserved), self._service
         self._release()
+        self.done = True
         self._sink.send(encoded, answer.elapsed_ms)
         if answer.reason != "overload":
             service.admission.ended(answer.elapsed_ms)

@@ -60,7 +60,7 @@ class TimeoutQueue(Generic[Item]):
 class TTLCache(OrderedDict[Hashable, tuple[float, Item]]):
     """Items by name, removed in the order in which they were added: beyond `max_items`, or after `ttl_ms`.
 
-    Each is stored with the time when it was added. `add` and `evict` remove expired items; until then they stay.
+    Each is stored with the time when it was added. `add` removes expired items; until its next call they stay.
     """
 
     def __init__(self, max_items: int, ttl_ms: float) -> None:
@@ -75,9 +75,5 @@ class TTLCache(OrderedDict[Hashable, tuple[float, Item]]):
     def add(self, name: Hashable, item: Item, now_ms: float) -> None:
         self[name] = now_ms, item
         self.move_to_end(name)
-        self.evict(now_ms)
-
-    def evict(self, now_ms: float) -> None:
-        """Remove expired items."""
-        while len(self) > self._max_items or (self and next(iter(self.values()))[0] < now_ms - self._ttl_ms):
+        while len(self) > self._max_items or next(iter(self.values()))[0] < now_ms - self._ttl_ms:
             self.popitem(last=False)

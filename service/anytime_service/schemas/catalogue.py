@@ -225,13 +225,13 @@ def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | No
     indices = [groups.positions[name] for name in available]
     paid = {groups.names[i] for index in indices for i in (index, *groups.prerequisites[index])}
     # A prediction does not await a group without features, but its step is unpaid until the group is.
-    every = model.manifest.steps
-    prefix = next((number for number, step in enumerate(every) if not paid.issuperset(step.adds)), len(every))
+    unpaid = (number for number, step in enumerate(model.manifest.steps) if not paid.issuperset(step.adds))
+    prefix = next(unpaid, model.steps)
     steps: list[PlannedStep] = []
     rows = (groups.rows or 1) if rows is None else rows
     per_row, in_total = groups.costs, groups.call_costs(rows)
     spent, spent_total = _cost(model, per_row, paid), _cost(model, in_total, paid)
-    for number, step in enumerate(every[prefix : model.affordable(budget)], start=prefix + 1):
+    for number, step in enumerate(model.manifest.steps[prefix : model.affordable(budget)], start=prefix + 1):
         compute = tuple(name for name in step.adds if name not in paid)
         cost, total = _cost(model, per_row, compute), _cost(model, in_total, compute)
         spent, spent_total = spent + cost, spent_total + total

@@ -272,8 +272,8 @@ def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequen
     ):
         if stated != own and stated in others:
             raise FieldError(field, f"{field} is {stated!r} in the body and {own!r} in the path; send it once")
-    known, seen = [kind.name for kind in _output_kinds(model)], set[str]()
-    known += ["ranking"] * (len(model.prefixes.intercept) == 1)
+    ranking = [_RANKING] if len(model.prefixes.intercept) == 1 else []
+    known, seen = [kind.name for kind in (*_output_kinds(model), *ranking)], set[str]()
     for number, output in enumerate(request.outputs or ()):
         field, name = f"outputs[{number}].name", output.name
         if name not in known:

@@ -25,7 +25,8 @@ with many parts use the same pieces, since the client library is slow for each p
 replica (XADD, XREAD) instead of publishing took as many lines, and answered in 2.4 to 2.9 ms instead of 1.6 to 2.1.
 
 Other programs may write to the same Redis server. Therefore all data read from it are validated like data of clients:
-sizes, names, numbers of rows, revisions and values. Damaged data are an error of the session and never reach an answer.
+sizes, names, numbers of rows, revisions and values. Damaged data are an error of the session and never reach an answer;
+a message that this service did not send is ignored.
 Scripts validate what they read before their first change: `integer` accepts only decimal digits, and `fits` rejects a
 hash with too many fields or bytes before it is sent to a replica.
 

@@ -68,7 +68,8 @@ class ModelVersions:
         self._max_rows = max_rows
         self._seen: ModelRegistry | None = None
         self._served: dict[tuple[str, str], Model] = {}
-        self._retained: TTLCache[Model] = TTLCache(MAX_RETAINED, retain_s * 1000.0)
+        self._retain_ms = retain_s * 1000.0
+        self._retained: TTLCache[Model] = TTLCache(MAX_RETAINED, self._retain_ms)
         self.notice()
 
     def find(self, name: str, version: str) -> Model:
@@ -96,7 +97,8 @@ class ModelVersions:
                 self._retained.add(key, before[key], now)
             models = (*self._served.values(), *(model for _, model in self._retained.values()))
             self.bounds = Bounds.of(models, self._max_rows, self._readable)
-        self._retained.evict(now)
+        while self._retained and now - next(iter(self._retained.values()))[0] > self._retain_ms:
+            self._retained.popitem(last=False)
 
 
 @dataclass(eq=False)
@@ -138,7 +140,7 @@ class RedisSession:
         pairs = [
             each for name, array in arrays.items() for each in (name, redis_format.pack_values(self.id, name, array))
         ]
-        store, bounds = self.store, self.store.bounds
+        store, bounds = self.store, self.store.models.bounds
         status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
         if status == b"large":
             raise BodyTooLargeError(
@@ -168,7 +170,7 @@ class RedisSessions(SessionStore):
         self.limit = limit
         self._tuning = tuning
         self.ttl_s = ttl_s
-        self._models = models
+        self.models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
         self.known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
@@ -190,10 +192,6 @@ class RedisSessions(SessionStore):
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def bounds(self) -> Bounds:
-        return self._models.bounds
 
     @property
     def trouble(self) -> str | None:
@@ -223,10 +221,10 @@ class RedisSessions(SessionStore):
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
         info = self.known.find(session_id)
         if info is None:
-            _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
-            info = redis_format.read_info(session_id, fields, self.bounds.rows)
+            _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.models.bounds.size)
+            info = redis_format.read_info(session_id, fields, self.models.bounds.rows)
             self.known.add(session_id, info, 0.0)
-        return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
+        return RedisSession(self, session_id, self.models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
     async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
@@ -234,7 +232,7 @@ class RedisSessions(SessionStore):
         if remaining_ms is None or remaining_ms <= 0:
             snapshot, model = await self._snapshot(session_id, 0.0)
             mirror = Mirror(session_id, Prediction(model, snapshot.info.rows))
-            mirror.apply(snapshot, self.bounds.rows)
+            mirror.apply(snapshot, self.models.bounds.rows)
             yield mirror
             return
         self._reading[session_id] += 1
@@ -268,7 +266,7 @@ class RedisSessions(SessionStore):
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
         limit_ms = max(wait_ms, self._tuning.min_read_ms) if wait_ms else None
-        bounds = self.bounds
+        bounds = self.models.bounds
         waiting = (math.ceil(wait_ms), self._replica)
         status, *content = await self.run(
             redis_format.READ, session_id, *waiting, bounds.fields, bounds.size, limit_ms=limit_ms
@@ -282,10 +280,10 @@ class RedisSessions(SessionStore):
                 raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
         self.known.add(session_id, snapshot.info, 0.0)
-        return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
+        return snapshot, self.models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
-        self._models.notice()
+        self.models.notice()
         reply = await self._connection.run(redis_format.CHECK, (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY), ())
         self._count = int(reply)
 
@@ -302,7 +300,7 @@ class RedisSessions(SessionStore):
             note=None if self._subscribed else BEHIND,
             on_leave=partial(self._drop_idle, session_id),
         )
-        mirror.apply(snapshot, self.bounds.rows)
+        mirror.apply(snapshot, self.models.bounds.rows)
         if known is None:  # else it may have ended: its predictions are answered
             self._mirrors[session_id] = mirror
         if session_id in self._missed:
@@ -313,7 +311,7 @@ class RedisSessions(SessionStore):
         """Pass a message to its mirror; invalid values fail only the predictions that wait for the session."""
         mirror: Mirror | None = None
         try:
-            session_id, revision, groups = redis_format.read_message(content, self.bounds)
+            session_id, revision, groups = redis_format.read_message(content, self.models.bounds)
             mirror = self._mirrors.get(session_id)
             if session_id in self._reading and (mirror is None or not revision):
                 self._missed.add(session_id)  # a snapshot from before the message may still arrive
@@ -323,7 +321,7 @@ class RedisSessions(SessionStore):
                 mirror.end()
             elif revision == mirror.revision + 1:
                 mirror.note = None  # no message was lost
-                mirror.add(groups, revision, self.bounds.rows)
+                mirror.add(groups, revision, self.models.bounds.rows)
             elif revision > mirror.revision:
                 self._reread(mirror)
         except (DamagedSessionError, OverloadedError) as error:

@@ -69,6 +69,9 @@ POLICY = "; ".join(
 )
 
 PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+DOCS = PAGE | {  # Swagger UI inserts its own style sheets
+    "Content-Security-Policy": POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+}
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
@@ -155,9 +158,7 @@ async def console_page(request: Request) -> Response:
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
 async def docs_page(request: Request) -> Response:
-    # Swagger UI inserts its own style sheets.
-    policy = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
-    return send(request, assets()["docs.html"], PAGE | {"Content-Security-Policy": policy})
+    return send(request, assets()["docs.html"], DOCS)
 
 
 @router.get("/openapi.json", response_class=Response, include_in_schema=False)
