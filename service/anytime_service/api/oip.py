@@ -24,7 +24,7 @@ from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.service import ActivePrediction, PredictionService
-from anytime_service.errors import FieldError, MalformedBodyError
+from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
 from anytime_service.http.responses import Endpoint, oip_problem_reply
@@ -248,7 +248,9 @@ class Infer(_InferenceEndpoint):
         complete = inference.exchange.ended if size is None else len(content) == size
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
-        request = read_infer(content, self.service.list_limits) if may_accept else InferRequest([])
+        request = InferRequest([])
+        with suppress(MalformedBodyError, BodyTooLargeError):  # a refused body is not validated
+            request = read_infer(content, self.service.list_limits) if may_accept else request
         if (request.parameters or InferParameters()).overload != "prior":
             self.service.shed("refused")
             raise self.service.overloaded()

@@ -148,8 +148,10 @@ class _Connection:
         self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.active: dict[str | int, ActivePrediction] = {}
-        self.recent: TTLCache[GroupTimings | None] = TTLCache(int(IDS), REMEMBERED_MS)
-        """Timings of recently answered predictions, by id; None if it was refused because of overload."""
+        self.answered: TTLCache[GroupTimings] = TTLCache(int(IDS), REMEMBERED_MS)
+        """Timings of recently answered predictions, by id."""
+        self.refused: TTLCache[None] = TTLCache(int(IDS), REMEMBERED_MS)
+        """Ids of predictions that were refused because of overload."""
         self.used_ms = now_ms()
         self._idle: asyncio.TimerHandle | None = None
         self.task = asyncio.current_task()
@@ -189,7 +191,8 @@ class _Connection:
             # The protocol of a closed connection is cyclic garbage. What it still refers to would add to a collection:
             # after a thousand predictions 18,000 objects, for which the event loop stands still for 12 ms.
             self.active.clear()
-            self.recent.clear()
+            self.answered.clear()
+            self.refused.clear()
             if self.given_up and direct is not None:
                 direct.abort()
 
@@ -242,26 +245,25 @@ class _Connection:
         elif frame is None:
             peeked = peek(form, content)
             prediction_id = peeked.id
-            refused = prediction_id in self.recent and self.recent.find(prediction_id) is None
-            if refused and peeked.type != "begin":
+            if prediction_id in self.refused and peeked.type != "begin":
                 return
         elif isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-            self.recent.add(frame.id, None, now_ms())
+            self.refused.add(frame.id, None, now_ms())
         self.send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
         prediction_id, service = frame.id, self.service
-        if prediction_id in self.active or self.recent.find(prediction_id) is not None:
+        if prediction_id in self.active or self.answered.find(prediction_id) is not None:
             state = "open" if prediction_id in self.active else "answered"
             raise UnexpectedEventError(
                 f"prediction {prediction_id!r} is already {state}; use a new id for every prediction"
             )
-        self.recent.pop(prediction_id, None)
+        self.refused.pop(prediction_id, None)
         admitted = service.admission.admits(begun)
         if not admitted and frame.overload != "prior":
             service.shed("refused")
             service.metrics.overloaded.inc()
-            self.recent.add(prediction_id, None, begun)
+            self.refused.add(prediction_id, None, begun)
             self.put(form, form.encode(prediction_id).join(self._refusals[form.name]))
             return
         if len(self.active) >= MAX_OPEN:
@@ -274,8 +276,8 @@ class _Connection:
     def _late(self, frame: GroupFrame[Any] | EndFrame, timings: GroupTimings | None) -> None:
         """Record a group that arrived after the answer, or drop it if the client had not received the refusal yet."""
         if timings is None:
-            timings = self.recent.find(frame.id)
-        if timings is None and frame.id not in self.recent:
+            timings = self.answered.find(frame.id)
+        if timings is None and frame.id not in self.refused:
             event = "end" if isinstance(frame, EndFrame) else "group"
             raise FieldError("id", f"{event} for prediction {frame.id!r}, which was never begun on this connection")
         if timings is None or isinstance(frame, EndFrame):
@@ -289,7 +291,7 @@ class _Connection:
         """Remember only the timings of a prediction that has ended: its values may be large."""
         active = self.active.pop(prediction_id, None)
         if active is not None:
-            self.recent.add(prediction_id, active.timings, now_ms())
+            self.answered.add(prediction_id, active.timings, now_ms())
             if self.dismissed and not self.active:
                 self._end()
 

@@ -112,7 +112,7 @@ class Mirror(Session):
         """Add the groups of a snapshot that are newer; raises as `add`."""
         if snapshot.revision > self.revision:
             newer = {name: group for name, group in snapshot.groups.items() if group.revision > self.revision}
-            again = [name for name, group in newer.items() if group.again]
+            again = (name for name, group in newer.items() if group.again)
             self.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
 
     def add(self, contents: Mapping[str, bytes], revision: int, max_rows: int, again: Iterable[str] = ()) -> None:

@@ -141,8 +141,7 @@ class Session:
             self.account.add(more)
         self.prediction.replaced.update(dict.fromkeys(again))
         self.prediction.add_all(arrays)
-        names = tuple(arrays)
-        self._tell(lambda active: active.took(names))
+        self._tell(partial(ActivePrediction.took, names=tuple(arrays)))
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""

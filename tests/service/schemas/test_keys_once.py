@@ -32,7 +32,7 @@ def session(form: Form, content: bytes) -> Any:
     return read_message(form, SESSION[form.name], content)
 
 
-TWICE = {
+TWICE: dict[str, tuple[Any, str]] = {
     "groups": (body, '{"groups": {"speed": [1]}, "groups": {"speed": [2]}}'),
     "a group": (body, '{"groups": {"speed": [1], "speed": [2]}}'),
     "an escaped group": (body, '{"groups": {"speed": [1], "sp\\u0065ed": [2]}}'),
