@@ -38,8 +38,8 @@ class Solver:
         """Return the optimum of a set if it is available or the set is small enough to solve immediately, else None."""
         try:
             found = cached_arrived_model(model, groups)
-            is_small = found is None and columns_of(model, groups) <= MAX_SMALL
-            return arrived_model(model, groups) if is_small else found
+            is_small = columns_of(model, groups) <= MAX_SMALL
+            return arrived_model(model, groups) if found is None and is_small else found
         except Exception:  # an internal error costs the optimum, not the answer: the prediction uses the prefix
             _log.exception("solving for %s failed", sorted(groups))
             return None

@@ -127,8 +127,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
     for problem in problems:
         _log.warning("model %r was reloaded, except for: %s", name, problem)
     versions = _by_name(each.model for each in found.values())
-    kept = {} if every else registry.models
-    return ModelRegistry({**kept, **versions}, registry.paths, {**others, **found})
+    return ModelRegistry(versions if every else {**registry.models, **versions}, registry.paths, {**others, **found})
 
 
 def _read(file: Path, before: _File | None, *, force: bool) -> _File:
