@@ -153,7 +153,10 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     if length:
         kind, sign, limit = length.groups()
         than, bound = ("fewer", "least") if sign == ">=" else ("more", "most")
-        message = f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}; send at {bound} {limit}"
+        message = (
+            f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}; "
+            f"send at {bound} {limit}"
+        )
     return message[:1].lower() + message[1:], place
 
 
