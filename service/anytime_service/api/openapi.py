@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
-from anytime_service.routes import required_scope
+from anytime_service.routes import find
 from anytime_service.schemas.messages import (
     BeginFrame,
     EndFrame,
@@ -287,7 +287,8 @@ class AnytimeAPI(FastAPI):
         """Return an operation with its security requirement and the problems of authentication."""
         schema = InferProblem if path.startswith("/v2") else Problem
         statuses = [403]
-        if required_scope(method.upper(), path) != "open":
+        route, _ = find(method.upper(), path)
+        if route is None or route.scope != "open":
             statuses = [401, 403]
             operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
         refusals = {str(each): response for each, response in problem_responses(*statuses, schema=schema).items()}
