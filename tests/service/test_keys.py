@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, EnvironmentFailure
+from anytime_service import keys
 from anytime_service.errors import KeysError
 from anytime_service.keys import MAX_KEY_BYTES, Key, KeyRing, read_keys
 from anytime_service.settings import load_settings
@@ -27,16 +29,18 @@ def right_of(ring: KeyRing, key: str) -> str | None:
     return None if found is None else found.scope
 
 
-@given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
-def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
-    reported = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
+@given(stated=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
+def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(stated: list[tuple[str, str, bool]]) -> None:
+    reported = [
+        f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in stated
+    ]
     ring = KeyRing(read_keys(",".join(reported)))
-    for key, _, _ in keys:
-        widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in keys) else "predict"
+    for key, _, _ in stated:
+        widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in stated) else "predict"
         assert right_of(ring, key) == widest
         assert right_of(ring, key + "x") in (None, right_of(KeyRing(read_keys(",".join(reported))), key + "x"))
     assert ring.find(b"") is None
-    assert ring.find(sha256(keys[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
+    assert ring.find(sha256(stated[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_both_sources_add_up_and_a_key_may_go_with_its_line(file: Path) -> None:
     assert (right_of(ring, SECRET), ring.contains(kept)) == (None, False)
 
 
-def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path) -> None:
+def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(SECRET)
     ring = KeyRing((), file)
     for spoil in (lambda: file.write_text("no key\n"), lambda: file.write_text(""), file.unlink):
@@ -141,6 +145,10 @@ def test_a_file_that_goes_wrong_leaves_the_keys_that_hold(file: Path) -> None:
         with pytest.raises(KeysError):
             ring.read()
         assert (right_of(ring, SECRET), ring.needed) == ("predict", True)
+    with monkeypatch.context() as broken:
+        broken.setattr(keys, "read_text", Mock(side_effect=EnvironmentFailure("too many open files")))
+        ring.reload()
+    assert right_of(ring, SECRET) == "predict"
     file.write_text("second-0123456789")
     assert ring.read()
     assert right_of(ring, SECRET) is None

@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
-from anytime_service.routes import required_scope
+from anytime_service.routes import find
 from anytime_service.schemas.messages import (
     BeginFrame,
     EndFrame,
@@ -290,7 +290,8 @@ class AnytimeAPI(FastAPI):
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
         """Return an operation with its security requirement and the problems of authentication."""
         schema = InferProblem if path.startswith("/v2") else Problem
-        is_open = required_scope(method.upper(), path) == "open"
+        route, _ = find(method.upper(), path)
+        is_open = route is not None and route.scope == "open"
         security: dict[str, Any] = {} if is_open else {"security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
         refusals = problem_responses(*((403,) if is_open else (401, 403)), schema=schema)
         return {**operation, **security, "responses": {**operation["responses"], **refusals}}

@@ -253,9 +253,9 @@ class CreateSession(_SessionEndpoint):
         model = self.service.registry.get(request.model)
         session_id = await self.sessions.create(model, request.rows, account)
         created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
-        where = f"{scope.get('root_path', '')}/sessions/{session_id}"
-        exchange.reply(Reply(201, reply.media_type, reply.encode(created), ((b"location", where.encode()),)))
-        self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
+        where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
+        exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
+        self.service.session_timings.received(session_id, self.service.metrics.of(model), now_ms())
 
 
 class SessionGroups(_SessionEndpoint):
@@ -273,8 +273,8 @@ class SessionGroups(_SessionEndpoint):
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
-        metrics, again = self.service.metrics.of(session.model), bool(stored.replaced)
-        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=again)
+        metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
+        self.service.session_timings.received(session_id, metrics, exchange.ended_ms, groups, rows, again=repeated)
 
 
 class PredictSession(_SessionEndpoint):
@@ -320,5 +320,5 @@ class DeleteSession(_SessionEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         session_id = scope["path_params"]["id"]
         await self.sessions.delete(session_id)
-        self.service.session_timings.end(session_id)
+        self.service.session_timings.pop(session_id, None)
         exchange.reply(Reply(204, JSON.media_type, b""))

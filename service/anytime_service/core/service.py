@@ -415,10 +415,12 @@ class PredictionService:
         self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
         self._reloading = asyncio.Lock()
         self._shed = {how: metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
-        metrics.open.set_function(self.active.__len__)
-        metrics.held_bytes.set_function(lambda: self.memory.bytes)
-        metrics.memory_limit.set(memory_limit() or 0)
-        metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
+        metrics.gauges["open_predictions"].set_function(self.active.__len__)
+        metrics.gauges["held_bytes"].set_function(lambda: self.memory.bytes)
+        metrics.gauges["memory_limit_bytes"].set(memory_limit() or 0)
+        metrics.gauges["predicted_lateness_seconds"].set_function(
+            lambda: self.admission.predicted_ms(now_ms()) / 1000.0
+        )
 
     def _measure(self) -> None:
         self._measuring = asyncio.get_running_loop().create_task(measure_cycles(self.admission))

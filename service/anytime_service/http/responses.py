@@ -35,6 +35,7 @@ from anytime_service.errors import (
 )
 from anytime_service.http.exchange import Exchange, Reply
 from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits.turns import finished
 from anytime_service.routes import is_oip
 from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.options import read_query
@@ -99,20 +100,9 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             service: PredictionService = request.app.state.service
-            return await service.worker.page(lambda: _finished(handle(request)))
+            return await service.worker.page(lambda: finished(handle(request)))
 
         return answer
-
-
-def _finished(answering: Coroutine[Any, Any, Response]) -> Response:
-    """Return the result of a coroutine that waits for nothing."""
-    try:
-        answering.send(None)
-    except StopIteration as done:
-        response: Response = done.value
-        return response
-    answering.close()
-    raise RuntimeError("a page waits for something; use a route of the event loop")
 
 
 async def check_query(request: Request) -> None:

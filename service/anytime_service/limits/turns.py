@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from anytime.inference.deadline import STALL_S, LateReading
 from anytime_service.clock import now_ms
+
+Result = TypeVar("Result")
 
 SLICE_MS = 1.0  # time for one piece of work, and for a queue, in each turn; what has started when it is over still ends
 AT_ONCE = 16 * 1024  # bytes of a message that shares a turn with others; a longer one has a turn of its own
@@ -32,6 +35,17 @@ LEARNED = 0.1  # weight of the latest turn of a long message in their mean durat
 def slice_end() -> float:
     """Return the time until which work that begins now goes on in this turn, in ms of `now_ms`."""
     return now_ms() + SLICE_MS
+
+
+def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine that waits for nothing, in any thread; raise RuntimeError if it waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine} waits for something; it needs the event loop")
 
 
 class FairQueue:

@@ -37,7 +37,7 @@ from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.hangup import remembered
-from anytime_service.keys import KeyFileWatcher
+from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
 from anytime_service.server.http_protocol import HttpProtocol
@@ -244,9 +244,8 @@ class Server(uvicorn.Server):
         self._service: PredictionService = state.service
         self._stream = state.stream
         self._sessions = state.sessions
-        self._key_watcher = KeyFileWatcher(
-            state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
-        )
+        self._keys: KeyRing = state.keys
+        self._keys.changed = lambda: state.stream.dismiss(state.keys.contains)
         self._listening = side
         self._side: ServerState | None = None
         self._ticked_ms: float | None = None
@@ -273,7 +272,7 @@ class Server(uvicorn.Server):
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
-        self._watching = asyncio.get_running_loop().create_task(self._key_watcher.watch())
+        self._watching = asyncio.get_running_loop().create_task(self._keys.watch(self._service.tuning.key_check_s))
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
             if remembered:
@@ -309,7 +308,7 @@ class Server(uvicorn.Server):
         return stop
 
     def _on_hangup(self) -> None:
-        self._key_watcher.read()
+        self._keys.reload()
         if self.context is not None:
             try:
                 reload_certificates(self.context, self._settings)
@@ -350,7 +349,7 @@ def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = 
         timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
     )
     server = Server(config, settings, context, side)
-    service.metrics.connections.set_function(lambda: len(server.server_state.connections))
+    service.metrics.gauges["connections"].set_function(lambda: len(server.server_state.connections))
     return server
 
 

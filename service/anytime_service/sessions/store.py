@@ -275,6 +275,6 @@ def session_store(service: PredictionService) -> SessionStore:
             ),
             service.tuning,
         )
-    service.metrics.sessions.set_function(lambda: len(store))
-    service.metrics.session_store_up.set_function(lambda: float(store.trouble is None))
+    service.metrics.gauges["sessions"].set_function(lambda: len(store))
+    service.metrics.gauges["session_store_up"].set_function(lambda: float(store.trouble is None))
     return store
