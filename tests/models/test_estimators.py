@@ -433,22 +433,6 @@ def test_a_table_is_fitted_however_it_is_stored_and_never_copied_whole(
 # Saved models.
 
 
-@pytest.mark.parametrize("responses", [1, 2])
-def test_a_saved_regressor_predicts_as_it_did(tmp_path: Path, responses: int) -> None:
-    X, y = table(missing=0.1)
-    Y = np.column_stack([y, X[:, 1] ** 2])[:, :responses]
-    Y = np.nan_to_num(Y)[:, 0] if responses == 1 else np.nan_to_num(Y)
-    estimator = AnytimeRegressor(GROUPS, alpha="cv").fit(X, Y)
-    saved = estimator.save(tmp_path / "detector.safetensors")
-    model = anytime.load(tmp_path / "detector.safetensors")
-    assert (model.name, model.version) == ("detector", saved.version)
-    rows = X[:10]
-    for k, stage in enumerate(estimator.staged_predict(rows)):
-        answer = opened(model, by_group(model.groups, rows), 10).answer(budget=float(model.costs[k]))
-        assert answer.prefix == k
-        np.testing.assert_allclose(answer.prediction, stage, rtol=1e-12)
-
-
 LABELS: dict[str, tuple[list[Any], Callable[[Any], Any]]] = {
     **{
         str(names): (names, np.asarray)

@@ -45,14 +45,6 @@ def test_every_run_of_rows_has_every_fold_once(count: int, seed: int, rows: int)
 
 
 @quick()
-@given(counts, seeds, sizes)
-def test_batches_do_not_change_the_folds(count: int, seed: int, batches: list[int]) -> None:
-    batched = stream(count, seed)
-    folds = [fold for rows in batches for fold in batched.take(rows).tolist()]
-    assert folds == drawn(count, seed, sum(batches))
-
-
-@quick()
 @given(counts, seeds, st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=8), st.integers(0, 40))
 def test_rows_that_are_skipped_change_nothing_for_those_after(
     count: int, seed: int, walk: list[tuple[bool, int]], rows: int

@@ -440,15 +440,6 @@ def test_groups_that_cost_nothing_are_trained_shown_compared_and_drawn(desk: Pat
     assert all(Path(name).read_bytes().startswith(b"\x89PNG") for name in ("model.png", "compared.png"))
 
 
-def test_two_rows_are_enough(desk: Path, capsys: Capture) -> None:
-    rows(count=2).to_parquet("train.parquet")
-    for options in ((), ("--alpha", "0.1", "--folds", "0")):
-        output(capsys, *TRAIN, *options)
-        model = load("m.safetensors")
-        assert model.manifest.provenance.rows == 2
-        assert np.isfinite(model.prefixes.packed).all()
-
-
 # What is wrong
 
 

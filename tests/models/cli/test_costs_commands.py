@@ -389,15 +389,6 @@ def test_a_model_is_trained_for_the_rows_of_a_page_and_every_command_keeps_them(
     assert load("n.safetensors").groups.rows == 100
 
 
-def test_costs_of_pages_are_per_row_and_keep_the_order(model_desk: Path, capsys: Capture) -> None:
-    Path("metrics.txt").write_text(page_metrics(a=[(100, 400.0)] * 40, b=[(100, 50.0)] * 40, c=[(1, 2.0)] * 40))
-    out = output(capsys, *COSTS, "--out", "learned.yaml")
-    assert learned_parts() == {"a": (0, 4.0), "visit": (0, 1.0), "b": (0, 0.5), "c": (0, 2.0)}
-    assert load_groups("learned.yaml").rows is None
-    assert "the sequence does not change" in out
-    assert "more than" in output(capsys, *COSTS, "--cost-quantile", "0.5")
-
-
 def test_costs_of_calls_of_two_sizes_have_a_fixed_part(model_desk: Path, capsys: Capture) -> None:
     Path("metrics.txt").write_text(page_metrics(a=[(100, 12.0)] * 30 + [(1, 2.1)] * 30, b=[(100, 800.0)] * 60))
     values = document(capsys, *COSTS, "--out", "learned.yaml", "--distributions", "d.json")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.data.dataset import Dataset
@@ -20,7 +20,7 @@ from anytime.errors import TrainingError
 from anytime.estimators import AnytimeRegressor
 from anytime.evaluation.certificate.certify import CertifiedPrefix, certify, certify_prefixes
 from anytime.evaluation.certificate.relaxation import SelectionProblem, Split, first_split, knapsack_bound, relax
-from anytime.evaluation.certificate.search import BranchAndBound, filled, improved
+from anytime.evaluation.certificate.search import BranchAndBound
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.model.manifest import Certificate
 from anytime.model.model import Model
@@ -260,52 +260,6 @@ def test_copies_are_bounded_as_one() -> None:
 # Its parts.
 
 
-@quick(max_examples=40)
-@given(cases())
-def test_turned_columns_keep_every_F(case: Case) -> None:
-    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
-    for members, F in zip(sets.members[::7], sets.F[::7], strict=True):
-        assert problem.explained(members) == pytest.approx(F, rel=1e-8, abs=1e-10)
-        left = problem.given(members, ~members)
-        assert left.explained == pytest.approx(F, rel=1e-8, abs=1e-10)
-        assert left.explained + left.top == pytest.approx(sets.F[-1], rel=1e-8, abs=1e-10)
-
-
-@quick(max_examples=60)
-@given(cases(alphas=(1e-5, 1e-2, 1.0)))
-def test_gains_are_what_each_group_adds(case: Case) -> None:
-    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
-    members = sets.members[len(sets.members) // 2]
-    others = np.flatnonzero(~members & problem.with_columns)
-    for group, gain in zip(others, problem.given(members, ~members).gains(), strict=True):
-        added = problem.explained(members | problem.mask([int(group)])) - problem.explained(members)
-        assert gain == pytest.approx(added, rel=1e-6, abs=1e-10)
-
-
-@quick(max_examples=40)
-@given(cases())
-def test_shared_costs_of_a_set_are_at_most_its_cost(case: Case) -> None:
-    sets, problem = Sets.of(case.gram, case.groups, case.alpha), case.problem
-    for taken in sets.members[:: max(1, len(sets.members) // 5)]:
-        shared = problem.shared_costs(taken, ~taken)
-        for members in sets.members[(sets.members | ~taken).all(axis=1)]:
-            beside = members & ~taken
-            assert shared[beside].sum() <= problem.cost(beside) + 1e-9
-
-
-@quick(max_examples=60)
-@given(cases(), st.floats(0.1, 0.9), st.integers(0, 100))
-def test_sets_that_are_filled_and_improved_stay_within_the_budget(case: Case, share: float, seed: int) -> None:
-    problem, limit = case.problem, share * float(case.groups.costs.sum())
-    members = filled(problem, problem.mask([]), np.random.default_rng(seed).permutation(len(case.groups)), limit)
-    better, explained = improved(problem, members, limit, lambda: False)
-    for some in (members, better):
-        assert problem.cost(some) <= limit
-        assert (problem.closed(some) == some).all()
-    assert explained == pytest.approx(problem.explained(better))
-    assert explained >= problem.explained(members) * (1 - ROUNDING)
-
-
 # The surface.
 
 
@@ -324,13 +278,6 @@ def test_progress_tells_each_prefix_once_and_runs_are_alike() -> None:
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3)
     assert once == certify_prefixes(case.gram, case.groups, costs, F, case.alpha, nodes=3, n_jobs=2)
     assert certify_prefixes(case.gram, case.groups, [], [], case.alpha) == []
-
-
-def test_the_order_of_the_prefixes_does_not_matter() -> None:
-    case = small()
-    costs, F = budgets(case)
-    forward = certify_prefixes(case.gram, case.groups, costs, F, case.alpha)
-    assert certify_prefixes(case.gram, case.groups, costs[::-1], F[::-1], case.alpha)[::-1] == forward
 
 
 @pytest.mark.parametrize(
@@ -391,24 +338,6 @@ SEVEN = grouped([1, 2, 2, 1, 3, 2, 1], [1.0, 2.0, 3.0, 1.0, 5.0, 2.0, 2.0])
 @pytest.fixture(scope="module")
 def model() -> Model:
     return trained(SEVEN)[0]
-
-
-@quick(max_examples=25)
-@given(any_groups, st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_bounds_hold_for_every_set_and_are_reached_where_they_are_exact(
-    groups: FeatureGroups, seed: int, nodes: int
-) -> None:
-    assume(len(groups) <= 7)
-    model, rows = trained(groups, seed)
-    found = present(certify(model, nodes=nodes).manifest.certificate)
-    F = explained_variance_of_subsets(rows, groups)
-    whole = {subset.union(*(groups.prerequisites[g] for g in subset)) for subset in F}
-    affordable = {subset: F[subset] for subset in whole}
-    for cost, bound, exact in zip(model.costs, found.bounds, found.exact, strict=True):
-        best = brute_force_best(affordable, groups.costs.tolist(), float(cost))
-        assert bound >= best * (1 - 1e-7) - 1e-10
-        if exact:
-            assert bound == pytest.approx(best, rel=1e-7, abs=1e-9)
 
 
 def test_shares_are_of_the_bounds_the_base_rate_first() -> None:

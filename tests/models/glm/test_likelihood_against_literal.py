@@ -28,7 +28,6 @@ from models.judge import check_every_step
 from models.likelihood_problems import (
     KINDS,
     METHODS,
-    NUMBERS,
     OPTIMUM,
     Case,
     cases,
@@ -98,19 +97,6 @@ def test_the_score_test_is_near_the_gain_of_refitting(
                 clear += 1
             selected += adds
     assert clear >= 3  # as a rule the best is clear
-
-
-@pytest.mark.parametrize("family", KINDS)
-def test_forward_regression_sees_what_a_group_adds_to_those_selected(family: Family) -> None:
-    """A copy of a strong group is worth nothing once that is there; by gradients at the base rate it is the second."""
-    case = clean(family, 1.0, 0, rows=1000, groups=grouped([1, 1, 1], [1.0, 1.1, 1.0]))
-    X = case.X.copy()
-    X[:, 1] = X[:, 0] + 1e-3 * X[:, 1]
-    signal = X @ np.array([[0.0, 1.0, -1.0], [0.0, 0.0, 0.0], [0.0, 0.5, 0.3]])
-    if family in NUMBERS:
-        signal = signal[:, 1:]
-    twin = replace(case, X=X, Y=responses(family, signal, np.random.default_rng(1)), alpha=1e-2)
-    assert order_of(twin.learned("fr")) == [(0,), (2,), (1,)]
 
 
 # Groups taken have gradients, too: those of the penalty.

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,16 +233,6 @@ def test_a_prediction_that_rounds_otherwise_elsewhere_stays_covered() -> None:
 # Coverage.
 
 
-@dataclass(frozen=True, eq=False)
-class Prefix:
-    """Predictions of one prefix for a table: scores of its rows, and which rows a threshold covers."""
-
-    scores: Float
-    covered: Callable[[float], Bool]
-    ties: bool = False
-
-
-Task: TypeAlias = Callable[[int, np.random.Generator], list[Prefix]]
 """Draws a table and predicts it by prefixes of growing quality, of which the first is the base rate."""
 
 
@@ -258,81 +246,6 @@ def interval_covers(intervals: Float, y: Float) -> Bool:
 
 def set_covers(members: Bool, codes: Index) -> Bool:
     return np.asarray(members[np.arange(len(codes)), codes])
-
-
-def regression(rows: int, rng: np.random.Generator) -> list[Prefix]:
-    """Three responses of unlike scales whose noise has no variance (Student's t with 2 degrees of freedom)."""
-    X, scale = rng.normal(size=(rows, 3)), np.array([1.0, 30.0, 0.02])
-    W = np.array([[3.0, 1.0, 2.0], [2.0, 2.0, -2.0], [1.0, -3.0, 1.0]])
-    Y = (X @ W + 0.5 * rng.standard_t(2, size=(rows, 3))) * scale
-    return [_boxes(Y, X[:, :k] @ W[:k] * scale, scale) for k in range(4)]
-
-
-def _boxes(Y: Float, fitted: Float, scale: Float) -> Prefix:
-    return Prefix(residual_scores(Y, fitted, scale), lambda q: box_covers(residual_intervals(fitted, q, scale), Y))
-
-
-def counts(rows: int, rng: np.random.Generator) -> list[Prefix]:
-    """Counts with more spread than a Poisson has; all rows have the same mean at the base rate, so they tie there."""
-    X, w = rng.normal(size=(rows, 3)), np.array([0.9, 0.6, 0.4])
-    y = rng.poisson(np.exp(1.0 + X @ w) * rng.gamma(4.0, 0.25, size=rows)).astype(np.float64)
-    means = [np.exp(1.0 + X[:, :k] @ w[:k] + 0.5 * w[k:] @ w[k:]) for k in range(4)]
-    return [_intervals(y, mean, ties=k == 0) for k, mean in enumerate(means)]
-
-
-def _intervals(y: Float, mean: Float, ties: bool) -> Prefix:
-    return Prefix(pearson_scores(y, mean), lambda q: interval_covers(pearson_intervals(mean, q), y), ties)
-
-
-def classes(rows: int, rng: np.random.Generator) -> list[Prefix]:
-    """Five classes, unequally frequent; all rows have the same probabilities at the base rate, so they tie there."""
-    X, W = rng.normal(size=(rows, 3)), 2.0 * rng.normal(size=(3, 5))
-    intercept = np.array([1.0, 0.5, 0.0, 0.0, -0.5])
-    codes = np.argmax(intercept + X @ W + rng.gumbel(size=(rows, 5)), axis=1)
-    return [_sets(codes, _softmax(intercept + X[:, :k] @ W[:k]), ties=k == 0) for k in range(4)]
-
-
-def _softmax(scores: Float) -> Float:
-    shares = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-
-def _sets(codes: Index, probabilities: Float, ties: bool) -> Prefix:
-    return Prefix(
-        class_scores(probabilities, codes), lambda q: set_covers(class_members(probabilities, q), codes), ties
-    )
-
-
-TASKS: tuple[Task, ...] = (regression, counts, classes)
-
-
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.__name__)
-@pytest.mark.parametrize(("rows", "coverage"), [(40, 0.9), (100, 0.8), (21, 0.95), (64, 0.5)])
-def test_of_all_rows_left_out_in_turn_exactly_as_many_are_covered_as_the_rank_says(
-    task: Task, rows: int, coverage: float
-) -> None:
-    # Exchangeability itself, without chance: each of m + 1 rows is once the new one, and those of rank up to the
-    # threshold's among all are covered.
-    for prefix in task(rows, np.random.default_rng(0)):
-        covered = 0
-        for new in range(rows):
-            threshold = conformal_threshold(np.delete(prefix.scores, new), coverage)
-            covered += int(prefix.covered(threshold)[new])
-        rank = conformal_rank(rows - 1, coverage)
-        assert covered >= rank
-        assert prefix.ties or covered == rank
-
-
-@quick()
-@given(coarse, decimals)
-def test_ties_only_make_coverage_larger(scores: Float, coverage: Fraction) -> None:
-    m = len(scores) - 1
-    if math.ceil((m + 1) * coverage) > m:
-        return
-    covered = [scores[i] <= conformal_threshold(np.delete(scores, i), float(coverage)) for i in range(m + 1)]
-    rank = conformal_rank(m, float(coverage))
-    assert sum(covered) >= rank
-    assert sum(covered) == rank or len(np.unique(scores)) <= m
 
 
 # Calibration error.

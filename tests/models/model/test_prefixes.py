@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.linear_model import Ridge
 
 from anytime.groups import FeatureGroups, load_groups, singletons
 from anytime.model.prefixes import BATCH, PrefixModels, prefix_models, staircase
@@ -81,21 +80,6 @@ def test_each_prefix_is_the_direct_solve_on_its_columns(case: Learned) -> None:
     scale = case.Y.std(axis=0)
     for prefix in range(case.models.steps + 1):
         assert np.abs((case.models.predict(case.X, prefix) - case.directly(prefix)) / scale).max() < 1e-7
-
-
-@quick(max_examples=60)
-@given(cases())
-def test_each_prefix_is_the_ridge_of_scikit_learn_on_standardised_columns(case: Learned) -> None:
-    w = np.ones(len(case.X)) if case.weights is None else case.weights
-    Xs = (case.X - case.models.mean) / case.models.scale
-    for prefix in range(1, case.models.steps + 1):
-        columns = case.columns(prefix)
-        if columns:
-            ridge = Ridge(alpha=w.sum() * case.alpha, solver="svd").fit(Xs[:, columns], case.Y, sample_weight=w)
-            expected = ridge.predict(Xs[:, columns]).reshape(case.Y.shape)
-            assert np.abs((case.models.predict(case.X, prefix) - expected) / case.Y.std(axis=0)).max() < 1e-7
-            coefficients = case.models.coef(prefix) * case.models.scale[columns, np.newaxis] / case.Y.std(axis=0)
-            assert np.abs(coefficients - ridge.coef_.T.reshape(len(columns), -1) / case.Y.std(axis=0)).max() < 1e-6
 
 
 @quick(max_examples=60)

@@ -43,33 +43,6 @@ def fed(estimator: Any, edges: Iterable[int], *arrays: np.ndarray, **how: Any) -
     return estimator
 
 
-@pytest.mark.parametrize("edges", [(0, 300), (0, 2, 300), (0, 100, 101, 300)], ids=str)
-def test_batches_give_what_all_rows_give(edges: tuple[int, ...]) -> None:
-    X, y = rows()
-    stream = fed(AnytimeRegressor(GROUPS, alpha=1e-3), edges, X, y)
-    whole = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, y)
-    assert stream.sequence_ == whole.sequence_
-    for budget in (0.0, 1.0, 3.0, 6.0):
-        np.testing.assert_allclose(stream.predict(X, budget), whole.predict(X, budget), atol=1e-9)
-    assert stream.model_.manifest.provenance.rows == 300
-
-
-def test_a_stream_that_has_changed_is_followed_by_decay_alone() -> None:
-    X, y = rows(600)
-    y[300:] = -y[300:]
-    streams = (fed(AnytimeRegressor(GROUPS, alpha=1e-3), range(0, 601, 50), X, y, decay=d) for d in (0.5, 1.0))
-    fading, keeping = (np.mean((each.predict(X[550:]) - y[550:]) ** 2) for each in streams)
-    assert fading < 2.0
-    assert keeping > 10.0
-
-
-def test_penalties_are_chosen_on_folds_that_grow() -> None:
-    X, y = rows()
-    errors = fed(AnytimeRegressor(GROUPS, alpha="cv", cv=3), (0, 150, 300), X, y).curve_.cv_error
-    assert errors[0] > errors[-1] > 0
-    assert abs(errors[-1] - 1.0) < 0.5
-
-
 def test_weights_and_several_responses_are_taken() -> None:
     X, y = rows()
     Y, w = np.column_stack([y, X[:, 0]]), np.linspace(0, 2, 300)
