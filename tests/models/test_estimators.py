@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -30,7 +29,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
-from anytime.groups import FeatureGroups
 from anytime.moments.accumulate import accumulate
 from anytime.training.train import LONG_PASS
 from anytime.types import Float
@@ -715,16 +713,3 @@ def test_a_column_transformer_in_front_keeps_the_names_that_groups_select(librar
     assert set(model.sequence_) == {"lab", "desk"}
     np.testing.assert_allclose(fitted.predict(X), y, atol=1e-2)
     np.testing.assert_allclose(model.model_.predict(before.transform(X)), fitted.predict(X), rtol=1e-9)
-
-
-def test_the_types_of_columns_are_looked_up_once_for_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    X = np.random.default_rng(0).normal(size=(30, 60))
-    names = [f"x{j}" for j in range(60)]
-    model = AnytimeRegressor({"groups": [{"name": "g", "features": names, "cost": 1.0}]}, basis="linear", alpha=0.1)
-    model.fit(X, X[:, 0])
-    seen = Mock(side_effect=FeatureGroups.known_types.fget)  # type: ignore[attr-defined]  # of a property
-    monkeypatch.setattr(FeatureGroups, "known_types", property(seen))
-    model.predict(X[:1])
-    assert 0 < seen.call_count < 5
-    model.fit(X, X[:, 0])
-    assert seen.call_count < 25

@@ -11,7 +11,7 @@ import pytest
 
 from anytime.types import Float
 from anytime_reproduction.experiment import Estimate, Section, Setting
-from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
+from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
     MEASURES,
@@ -513,20 +513,6 @@ def test_boston_runs_on_the_stand_in_and_says_so() -> None:
     assert not any("CHAS" in words for words in section.text)
     assert not any("published means lie" in f.text for f in section.findings)
     assert_complete(section)
-
-
-def test_no_choice_has_less_test_error_than_the_one_by_the_test_rows() -> None:
-    best, ours = (splits(QUICK, reading, 0, 2)["methods"] for reading in ("by-test", "read"))
-    for method in METHODS:
-        assert all(a <= b for a, b in zip(best[method]["error"], ours[method]["error"], strict=True))
-
-
-def test_powers_of_standardised_variables_span_the_same_groups() -> None:
-    # So that Group-OMP and OLS, which see only spans, err alike; the Lasso does not.
-    ours, other = (splits(QUICK, reading, 0, 2)["methods"] for reading in ("read", "standardised"))
-    for method in ("OLS", "Group-OMP"):
-        np.testing.assert_allclose(ours[method]["error"], other[method]["error"], rtol=1e-6)
-    assert ours["Lasso"]["error"] != other["Lasso"]["error"]
 
 
 def boston(

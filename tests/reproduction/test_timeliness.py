@@ -29,14 +29,11 @@ from anytime_reproduction.uai.timeliness import (
     METHODS,
     ORDER,
     PROBLEMS,
-    PUBLISHED_1,
-    PUBLISHED_2,
     TABLE_1,
     TABLE_2,
     Claim,
     draw_curves,
     measure_groupings,
-    validated_alpha,
 )
 from anytime_reproduction.uai.training_time import (
     TRAINING_TIME,
@@ -77,11 +74,6 @@ def test_the_whole_interval_refutes_a_claim_and_one_of_more_also_needs_the_whole
     assert Claim("a", "b", strictly=strictly).judged(estimate) is verdict
 
 
-def test_the_published_numbers_bear_the_papers_order_out() -> None:
-    for published in (PUBLISHED_1, *PUBLISHED_2.values()):
-        assert all(published[claim.better] >= published[claim.worse] for claim in ORDER)
-
-
 @pytest.mark.usefixtures("smaller_stand_ins")
 def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
     found = measure_groupings(QUICK, "mq2008", 5, 2, 1e-5)
@@ -92,13 +84,6 @@ def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
     for side in ("test", "train"):
         means = {m: np.mean([getattr(each, side)[m].timeliness for each in compared]) for m in COLUMNS}
         assert {method: found[side][method][0] for method in COLUMNS} == pytest.approx(means)
-
-
-def test_the_validated_penalty_helps_on_rows_held_out() -> None:
-    published = measure_groupings(QUICK, "yahoo_sample", 20, 1, 1e-5)
-    validated = measure_groupings(QUICK, "yahoo_sample", 20, 1, None)
-    assert validated["alpha"] == validated_alpha(QUICK, "yahoo_sample", 20) > 1e-5
-    assert validated["test"]["CS-G-FR"][0] >= published["test"]["CS-G-FR"][0] - 1e-3
 
 
 def fabricated(gap: float) -> Results:
@@ -250,13 +235,6 @@ def test_every_method_ends_where_all_groups_are_in(results: dict[str, Result]) -
         shrunken = ends.pop("Sparse (shrunken)")
         assert np.ptp(list(ends.values())) < 1e-8
         assert shrunken > 0.9 * ends["CS-G-FR"]
-
-
-def test_forward_regression_buys_most_in_the_first_step(results: dict[str, Result]) -> None:
-    for result in results.values():
-        greedy = {name: c for name, c in result["methods"].items() if name in METHODS}
-        density = {name: c["train"][1] / c["costs"][1] for name, c in greedy.items()}
-        assert density["CS-G-FR"] == pytest.approx(max(density.values()))
 
 
 def test_the_section_has_the_figures_of_the_paper(results: dict[str, Result]) -> None:

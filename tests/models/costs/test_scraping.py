@@ -343,10 +343,6 @@ def test_calls_cost_a_fixed_part_and_a_part_per_row(case: str) -> None:
     assert parts(cost(timings(*services), **options)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_services_add_up() -> None:
-    assert timings(PAGES[:2], PAGES[2:]) == pytest.approx(timings(PAGES))
-
-
 def test_what_was_counted_before_is_taken_away_with_its_rows() -> None:
     before, after = timings([(100, 99.0)] * 5), timings([(100, 99.0)] * 5 + [(100, 10.0)] * 4 + [(3, 0.3)])
     found = call_times(since(after, before))["hog"]

@@ -179,14 +179,6 @@ def pieces(path: Path, start: int, rows: int, **columns: Any) -> Path:
     return path
 
 
-def test_parquet_can_be_read_from_every_row_group(tmp_path: Path) -> None:
-    table = open_table(pieces(tmp_path / "t.parquet", 0, 10))
-    assert table.starts == (0, 4, 8)
-    for start in range(11):
-        found = [n for batch in table.batches(["n"], 3, start=start) for n in batch.columns["n"].tolist()]
-        assert found == list(range(start, 10))
-
-
 def test_row_groups_before_a_range_are_not_read(tmp_path: Path) -> None:
     table = open_table(pieces(tmp_path / "t.parquet", 0, 12))
     next(table.batches(["n"]))  # the kind is settled

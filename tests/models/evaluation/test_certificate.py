@@ -20,7 +20,6 @@ from anytime.errors import TrainingError
 from anytime.estimators import AnytimeRegressor
 from anytime.evaluation.certificate.certify import CertifiedPrefix, certify, certify_prefixes
 from anytime.evaluation.certificate.relaxation import SelectionProblem, Split, first_split, knapsack_bound, relax
-from anytime.evaluation.certificate.search import BranchAndBound
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.model.manifest import Certificate
 from anytime.model.model import Model
@@ -145,21 +144,6 @@ def test_a_search_cut_short_is_never_below_the_best_of_all_sets(case: Case, node
 
 
 @quick(max_examples=40)
-@given(cases())
-def test_a_search_taken_up_again_ends_where_one_in_a_single_run_ends(case: Case) -> None:
-    budget = 0.5 * float(case.groups.costs.sum())
-    whole, search, nodes = BranchAndBound(budget, 0.0), BranchAndBound(budget, 0.0), 0
-    whole.run(case.problem, nodes=10_000, late=lambda: False)
-    while search.stopped == "nodes":
-        nodes += 1
-        bound = search.bound
-        search.run(case.problem, nodes=nodes, late=lambda: False)
-        assert search.bound <= bound * (1 + ROUNDING)
-    assert search.nodes == whole.nodes
-    assert search.bound == pytest.approx(whole.bound, rel=ROUNDING)
-
-
-@quick(max_examples=40)
 @given(cases(), st.integers(1, 4))
 def test_bounds_fall_with_the_cost(case: Case, nodes: int) -> None:
     costs, F = budgets(case)
@@ -228,19 +212,6 @@ def test_every_step_of_the_path_gives_a_bound_and_the_last_is_the_least(case: Ca
     assert found.value * left.top == pytest.approx(min([*seen, found.value * left.top]))
     np.linalg.cholesky(left.C - np.diag(found.split.delta))
     assert ((found.z > 0) & (found.z < 1)).all()
-
-
-def test_on_uncorrelated_columns_the_relaxation_is_the_fractional_knapsack() -> None:
-    b = np.array([[1.0], [0.8], [0.6], [0.5], [0.3]])
-    costs = np.array([3.0, 1.0, 2.0, 1.0, 2.0]) / 4.5
-    begin = present(first_split(np.eye(5), costs))
-    p = 0.5 * b[:, 0] ** 2
-    top = p.sum()
-    levels = tuple((10.0**-k, 10) for k in range(2, 9))
-    found = relax(np.eye(5), b / np.sqrt(top), np.arange(5), costs, begin, levels, lambda _: False)
-    order = np.argsort(-p / costs)
-    shares = np.clip((1.0 - (np.cumsum(costs[order]) - costs[order])) / costs[order], 0.0, 1.0)
-    assert found.value * top == pytest.approx(shares @ p[order], rel=1e-4)
 
 
 def test_copies_are_bounded_as_one() -> None:

@@ -22,7 +22,7 @@ from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
-from anytime.glm.search import LikelihoodSearch, QuadraticModel
+from anytime.glm.search import LikelihoodSearch
 from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
@@ -443,25 +443,6 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
 
 
 # The second-order model at a fit.
-
-
-@pytest.mark.parametrize("family", SINGLE)
-def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> None:
-    case = weighted(family)
-    design = case.design()
-    D = case.X.shape[1]
-    theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, 1))
-    whole = design.view(np.arange(D))
-    at = whole.evaluate(whole.predictors(theta), hessian=True)
-    curvature = QuadraticModel.at(theta, at)
-    columns = np.array([3, 1, 6], dtype=np.intp)
-    rows = np.array([0, 4, 2, 7])
-    H, u = present(at.hessian), at.score.ravel()
-    wanted = np.linalg.solve(H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows])
-    np.testing.assert_allclose(curvature.newton(columns, 0.1).ravel(), wanted, rtol=1e-9, atol=1e-12)
-    # All columns in another order are not the columns in theirs.
-    turned, straight = curvature.newton(np.arange(D)[::-1], 0.1), curvature.newton(np.arange(D), 0.1)
-    np.testing.assert_allclose(turned[1:][::-1], straight[1:], rtol=1e-9, atol=1e-12)
 
 
 ALPHA = 0.02

@@ -16,12 +16,10 @@ from scipy.special import expit
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime._linalg import conjugate_gradients
 from anytime.errors import TrainingError
-from anytime.glm import newton, search
-from anytime.glm.design import View
-from anytime.glm.newton import ROUGH, Optimum, SeparatedError, optimum
+from anytime.glm import newton
+from anytime.glm.newton import Optimum, SeparatedError, optimum
 from anytime.glm.row_blocks import BlockDesign, BlockView
 from anytime.glm.search import base_rate
-from anytime.selection import Rule
 from anytime.types import Float
 from models import literal
 from models.likelihood_problems import KINDS, NUMBERS, OPTIMUM, Case, cases, clean, design_of
@@ -243,24 +241,6 @@ def test_classes_of_a_thousandth_are_fitted() -> None:
     for Y in (rare[:, np.newaxis], 1 - rare[:, np.newaxis]):
         found, wanted = solved(design_of("binomial", X, Y), 1e-5), literal_of("binomial", X, Y, 1e-5)
         np.testing.assert_allclose(found.theta, wanted.theta, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
-def test_what_is_known_of_a_start_is_measured_there(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last step of a loose fit predicts its loss; a line search that begins with that may never see it fall."""
-    gaps = []
-
-    def recorded(view: View, alpha: float, start: Float, *args: Any, **options: Any) -> Optimum:
-        known, there = options["known"], view.evaluate(view.predictors(start))
-        gaps.append(abs(known.loss - there.loss))
-        np.testing.assert_allclose(known.score, there.score, rtol=0, atol=1e-9)
-        return optimum(view, alpha, start, *args, **options)
-
-    monkeypatch.setattr(search, "optimum", recorded)
-    case = clean(family, 0.7, 0)
-    search.likelihood_sequence(case.design(), case.groups, Rule("fr"), 1e-4, stop=ROUGH)
-    assert len(gaps) == len(case.groups)
-    assert max(gaps) < 1e-13
 
 
 @pytest.mark.parametrize("family", KINDS)

@@ -198,20 +198,6 @@ def test_intercept_and_contributions_add_up_to_the_score_by_every_policy(
         assert prediction.answer(budget, policy).contributions is None
 
 
-def test_contributions_have_the_shape_of_the_scores() -> None:
-    def found(family: FamilyName, rows: int) -> Contributions:
-        return explained(MODELS[family], {"family": [[2.0]] * rows}, rows, policy="arrived")[1]
-
-    assert np.shape(found("binomial", 1).features["size"]) == ()
-    assert np.shape(found("binomial", 4).groups["family"]) == (4,)
-    assert np.shape(found("gaussian", 1).features["size"]) == (2,)
-    assert np.shape(found("gaussian", 4).groups["family"]) == (4, 2)
-    assert np.shape(found("gaussian", 4).intercept) == (2,)
-    _, base = explained(MODELS["multinomial"], {}, 2)
-    assert (base.groups, base.features) == ({}, {})
-    assert len(base.intercept) == 3
-
-
 @pytest.mark.parametrize("family", ["gaussian", "vector", "poisson", "binomial", "multinomial", "classes"])
 def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
     X = pd.DataFrame({name: pd.Series(values) for name, values in RAW.items()})

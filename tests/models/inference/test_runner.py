@@ -549,12 +549,6 @@ def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(
     assert "group 'b' failed" in str(answer.note)
 
 
-def test_a_failed_run_leaves_the_next_one_whole() -> None:
-    with Runner(a_model(), extractors()) as runner:
-        assert runner.run(np.zeros((2, 2)), LONG_MS).reason == "end"
-        assert runner.run(X, LONG_MS).prediction == FULL
-
-
 def test_threads_are_bounded_and_a_run_without_one_answers_the_base_rate() -> None:
     before = worker_threads()
     with Runner(a_model(), extractors(a=slow), max_workers=2) as runner:
@@ -708,13 +702,6 @@ def test_a_large_input_does_not_hold_up_the_deadline() -> None:
         os.kill(process.pid or 0, signal.SIGCONT)
         assert answer.reason in {"deadline", "end"}
         assert runner.run(X, LONG_MS).prediction == FULL
-
-
-def test_warming_up_computes_every_group_on_every_worker() -> None:
-    with Runner(a_model(), extractors(b=process_of), "process") as runner:
-        runner.warm_up(X)
-        assert runner.failures == ()
-        assert runner.run(X, LONG_MS).reason == "complete"
 
 
 FORKING = """

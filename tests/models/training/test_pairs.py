@@ -30,7 +30,6 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
 from models.commands import Capture, document, output, refusal
-from models.opening import opened
 from models.present import present
 from models.properties import quick
 from models.refusals import assert_refused
@@ -383,14 +382,6 @@ def test_families_screen_the_residual_of_their_means(family: Any) -> None:
     assert found.score(X, classes) > additive.score(X, classes) + 0.05
 
 
-def test_counts_with_pairs_answer_from_any_groups() -> None:
-    X, y = interacting(2000, 4)
-    counts = np.random.default_rng(0).poisson(np.exp(np.clip(y, -2, 2)))
-    found = AnytimeRegressor(family="poisson", pairs=3).fit(X, counts)
-    prediction = opened(found.model_, {name: X[0, [int(name[1:])]] for name in found.model_.places})
-    assert prediction.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
-
-
 def test_weights_and_folds_reach_the_screening() -> None:
     X, y = interacting(3000, 5)
     y[2000:] = X[2000:, 6] * X[2000:, 7] * 20
@@ -422,12 +413,6 @@ def test_products_too_large_to_square_are_named() -> None:
         lambda: AnytimeRegressor(pairs=1).fit(X, y),
         "X: column 'x2 * x3' holds values that are infinite or too large to square",
     )
-
-
-def test_a_table_without_pairs_to_choose_from_trains_as_before() -> None:
-    X, y = interacting(100, 0)
-    with_pairs, plain = (AnytimeRegressor(pairs=pairs).fit(X[:, :1], y) for pairs in (5, None))
-    np.testing.assert_array_equal(with_pairs.coef_, plain.coef_)
 
 
 # The command line.
@@ -484,28 +469,6 @@ def test_constant_products_do_not_count_as_informative(desk: Path, capsys: Captu
     # a0, c0 and three levels of each of a1 and b0; last levels, which the others determine, are not listed
     assert "4 columns, 8 terms: 8 informative, 0 constant, 0 collinear with others" in out
     assert "pairs: 'a1 * b0' (4 terms)" in out
-
-
-def test_auto_and_a_likelihood_and_a_stopping_rule(desk: Path) -> None:
-    assert main([*TRAIN, "--pairs", "auto", "--validation", "test.parquet"]) == 0
-    assert len(load("m.safetensors").groups.pairs) >= 2
-    binary = [word.replace("y", "up") if word == "y" else word for word in TRAIN]
-    assert main([*binary, "--pairs", "2", "--family", "binomial", "--alpha", "0.01"]) == 0
-    model = load("m.safetensors")
-    assert [tuple(side.column for side in pair) for pair in model.groups.pairs] == [("a0", "a1"), ("a0", "b0")]
-
-
-def test_other_commands_handle_pairs_or_refuse_them_in_one_line(desk: Path, capsys: Capture) -> None:
-    assert main([*TRAIN, "--pairs", "2"]) == 0
-    for name, *options in (
-        ["evaluate", "test.parquet"],
-        ["export", "--to", "json"],
-        ["resequence", "--without", "c", "--out", "n.safetensors"],
-    ):
-        assert main([name, "m.safetensors", *options]) == 0
-    assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
-    output(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
-    assert load("c.safetensors").manifest.certificate is not None
 
 
 def test_a_groups_file_states_pairs_for_moments_of_several_tables(desk: Path, capsys: Capture) -> None:
