@@ -489,8 +489,7 @@ def test_what_is_not_fitted_can_neither_predict_nor_be_saved(tmp_path: Path) -> 
         lambda estimator: estimator.model_,
     ]
     for use in uses:
-        with pytest.raises(ValueError, match="not fitted"):
-            use(AnytimeRegressor(GROUPS))
+        assert_refused(partial(use, AnytimeRegressor(GROUPS)), "not fitted", error=ValueError)
     assert not list(tmp_path.iterdir())
 
 
@@ -588,8 +587,7 @@ def test_an_array_of_dates_has_the_terms_of_a_frame_and_a_target_of_dates_is_one
 
 
 def test_coefficients_and_intercept_give_the_predictions_of_the_whole_sequence() -> None:
-    Y = np.column_stack([y, X[:, 0] - y])
-    for target in (y, Y, y[:, np.newaxis]):
+    for target in (y, np.column_stack([y, X[:, 0] - y]), y[:, np.newaxis]):
         estimator = AnytimeRegressor(GROUPS, alpha=1e-3).fit(X, target)
         scores = X @ estimator.coef_ + estimator.intercept_
         np.testing.assert_allclose(estimator.predict(X), scores, rtol=1e-9, atol=1e-9)
@@ -706,8 +704,7 @@ def test_a_column_transformer_in_front_keeps_the_names_that_groups_select(librar
     X: Any = frame if library == "pandas" else pl.from_pandas(frame)
     parts = [("numbers", StandardScaler(), ["a1", "a2", "b"]), ("city", OneHotEncoder(sparse_output=False), ["city"])]
     before = ColumnTransformer(parts, verbose_feature_names_out=False).set_output(transform=library)
-    groups = {"lab": ["a?"], "desk": ["b", "city_*"]}
-    fitted = make_pipeline(before, AnytimeRegressor(groups, alpha=1e-6)).fit(X, y)
+    fitted = make_pipeline(before, AnytimeRegressor({"lab": ["a?"], "desk": ["b", "city_*"]}, alpha=1e-6)).fit(X, y)
     model = fitted[-1]
     assert list(model.feature_names_in_) == ["a1", "a2", "b", "city_Lima", "city_Oslo", "city_Rome"]
     assert set(model.sequence_) == {"lab", "desk"}

@@ -136,8 +136,7 @@ def test_the_folds_of_parts_are_those_of_the_whole(kind: str, folds: int, seed: 
 def test_stratified_folds_are_balanced_in_each_class() -> None:
     labels = np.random.default_rng(0).choice(3, size=200, p=[0.7, 0.25, 0.05])
     whole = taken(FoldAssigner(4, 7, stratified=True), np.eye(3)[labels])
-    of_each = np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)])
-    assert np.ptp(of_each, axis=1).max() <= 1
+    assert np.ptp(np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)]), axis=1).max() <= 1
 
 
 def test_one_fold_needs_no_assignment() -> None:

@@ -11,17 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime_reproduction.experiment import Setting
-from anytime_reproduction.uai.doubling import (
-    DOUBLING,
-    SHARES,
-    any_sequence,
-    doubled,
-    eq10,
-    independent,
-    knapsack,
-    learned,
-    ratios,
-)
+from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, eq10, knapsack, learned, ratios
 from models.properties import quick
 from reproduction.runs_for_tests import assert_complete
 
@@ -57,16 +47,6 @@ def test_our_trainer_learns_the_orders_of_both_algorithms(D: int) -> None:
     assert (learned(values, costs, doubling=True).columns + 1).tolist() == doubled(D).tolist()
     greedy = learned(values, costs, doubling=False).columns + 1
     assert greedy.tolist() == sorted(range(1, D + 1), key=lambda x: -np.exp(x - D) / x)
-
-
-def test_the_linear_model_explains_what_the_items_are_worth() -> None:
-    values, costs = eq10(6)
-    gram, groups = independent(values, costs)
-    assert groups.costs.tolist() == costs.tolist()
-    np.testing.assert_allclose(np.square(gram.q[:, 0]), values / values.sum())
-    found = learned(values, costs, doubling=True)
-    gains = np.diff(found.explained_variance)
-    np.testing.assert_allclose(gains, 0.5 * values[found.columns] / values.sum() / (1 + 1e-5), rtol=1e-9)
 
 
 @quick(max_examples=80)

@@ -80,8 +80,7 @@ class Case:
 
 
 def slices_of(sizes: Sequence[int]) -> tuple[slice, ...]:
-    ends = np.cumsum(sizes).tolist()
-    return tuple(slice(end - size, end) for end, size in zip(ends, sizes, strict=True))
+    return tuple(slice(end - size, end) for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True))
 
 
 def noise(rng: np.random.Generator, weights: list[float]) -> Case:
@@ -137,8 +136,7 @@ def test_all_is_zero_at_the_first_penalty_and_something_is_not_just_below(case: 
     free = (case.weights == 0) & np.array([s.stop > s.start for s in case.slices])
     assert (first.active[0] == free).all()
     if first.mu[0] > 1e-12:  # else nothing explains anything that the free groups leave
-        below = group_lasso_path(case.gram, case.slices, case.weights, mu=[0.99 * first.mu[0]])
-        assert (below.active[0] & ~free).any()
+        assert (group_lasso_path(case.gram, case.slices, case.weights, mu=[0.99 * first.mu[0]]).active[0] & ~free).any()
 
 
 def test_groups_of_one_are_the_lasso_of_scikit_learn() -> None:

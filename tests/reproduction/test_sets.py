@@ -47,8 +47,7 @@ def small_set(costs: list[float], rows: int = 60) -> RealSet:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(rows, len(costs))) + rng.normal(size=(rows, 1))
     y = X @ rng.normal(size=len(costs)) + rng.normal(size=rows)
-    part = np.arange(rows) % 3
-    return RealSet("made", singles(costs), X, y, part, (((0, 1), 2), ((0, 2), 1)))
+    return RealSet("made", singles(costs), X, y, np.arange(rows) % 3, (((0, 1), 2), ((0, 2), 1)))
 
 
 # Parts and splits.

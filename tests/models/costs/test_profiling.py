@@ -210,21 +210,6 @@ def test_an_extractor_that_fails_is_named_in_a_line(extractor: Any, why: str) ->
     assert_refused(lambda: profile(groups(), extractors, (0,), clock=clock), why, error=ExtractorError)
 
 
-def test_one_that_fails_only_when_it_is_measured_is_named_too() -> None:
-    clock, seen = Clock(), []
-
-    def fickle(x: Any) -> Any:
-        seen.append(x)
-        return broken(x) if len(seen) > 4 else np.zeros(1)
-
-    extractors = {"late": fickle, "early": slow(clock, lambda _: 1.0, 2)}
-    assert_refused(
-        lambda: profile(groups(), extractors, (0,), warm_up=3, clock=clock),
-        "the extractor of group 'late' failed",
-        error=ExtractorError,
-    )
-
-
 def test_extractors_that_do_not_fit_the_groups_are_refused() -> None:
     clock = Clock()
     for names, why in (

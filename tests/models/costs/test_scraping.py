@@ -191,7 +191,7 @@ def test_half_a_histogram_is_refused(content: str, why: str) -> None:
     assert_refused(lambda: histograms(tallies(content)["brake"]), "of group 'hog'", why, error=AnytimeError)
 
 
-class _Metrics(BaseHTTPRequestHandler):
+class Metrics(BaseHTTPRequestHandler):
     seen: list[tuple[str, str | None]]
 
     def do_GET(self) -> None:
@@ -220,7 +220,7 @@ def seen() -> list[tuple[str, str | None]]:
 
 @pytest.fixture
 def port(seen: list[tuple[str, str | None]]) -> Iterator[int]:
-    with http_server(_Metrics, seen=seen) as port:
+    with http_server(Metrics, seen=seen) as port:
         yield port
 
 
@@ -231,10 +231,9 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(port: int, seen: li
     assert seen == [("/metrics", None), ("/secret", "Bearer sesame")]
     (tmp_path / "stored.txt").write_text(text(0.2))
     assert scraped(str(tmp_path / "stored.txt")) == text(0.2)
-    with pytest.raises(AnytimeError, match=r"returned 401 .*; set ANYTIME_KEY to a key of scope admin"):
-        scraped(f"{base}/secret", "wrong")
-    with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
-        scraped(f"{base}/bytes")
+    why = "returned 401 ", "; set ANYTIME_KEY to a key of scope admin"
+    assert_refused(lambda: scraped(f"{base}/secret", "wrong"), *why, error=AnytimeError)
+    assert_refused(lambda: scraped(f"{base}/bytes"), f"cannot read {base}/bytes: ", error=AnytimeError)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -243,18 +242,23 @@ def test_the_key_is_not_sent_to_where_the_address_redirects(
     port: int, seen: list[Any], status: int, there: str
 ) -> None:
     elsewhere: list[Any] = []
-    with http_server(_Metrics, seen=elsewhere) as other:
+    with http_server(Metrics, seen=elsewhere) as other:
         target = there.format(other=other, port=port) + "/login"
-        with pytest.raises(AnytimeError, match=f"returned {status} .*, a redirect to {target}; expected the address"):
-            scraped(f"http://127.0.0.1:{port}/moved/{status}/{target}", "sesame")
+        assert_refused(
+            lambda: scraped(f"http://127.0.0.1:{port}/moved/{status}/{target}", "sesame"),
+            f"returned {status} ",
+            f", a redirect to {target}; expected the address",
+            error=AnytimeError,
+        )
     assert elsewhere == []
     assert [key for _, key in seen] == ["Bearer sesame"]
 
 
 def test_a_redirect_without_a_host_is_shown_as_an_address(port: int) -> None:
     base = f"http://127.0.0.1:{port}"
-    with pytest.raises(AnytimeError, match=f"a redirect to {base}/login;"):
-        scraped(f"{base}/moved/302//login", "sesame")
+    assert_refused(
+        lambda: scraped(f"{base}/moved/302//login", "sesame"), f"a redirect to {base}/login;", error=AnytimeError
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,8 +273,7 @@ def test_a_redirect_without_a_host_is_shown_as_an_address(port: int) -> None:
     ],
 )
 def test_a_source_that_is_none_is_refused(source: str, why: str) -> None:
-    with pytest.raises(AnytimeError, match=why):
-        scraped(source)
+    assert_refused(lambda: scraped(source), why, error=AnytimeError)
 
 
 def test_a_service_that_is_not_there_is_told_in_a_line() -> None:

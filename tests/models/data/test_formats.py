@@ -174,8 +174,7 @@ def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
 
 def pieces(path: Path, start: int, rows: int, **columns: Any) -> Path:
     """A file of rows counted from `start`, four in a row group."""
-    content = pa.table({"n": pa.array(range(start, start + rows), pa.int32())} | columns)
-    pq.write_table(content, path, row_group_size=4)
+    pq.write_table(pa.table({"n": pa.array(range(start, start + rows), pa.int32())} | columns), path, row_group_size=4)
     return path
 
 

@@ -73,8 +73,7 @@ def test_an_ordinary_table_is_not_suspicious(seed: int) -> None:
 )
 def test_wild_cells_are_named_with_their_rows(seed: int, rows: list[int], size: float, column: str) -> None:
     frame = clean(seed).assign(y=np.random.default_rng(seed).normal(size=ROWS))
-    signs = np.where(np.arange(len(rows)) % 2, -1.0, 1.0)
-    frame.loc[rows, column] = size * signs * (1 + np.arange(len(rows)))
+    frame.loc[rows, column] = size * np.where(np.arange(len(rows)) % 2, -1.0, 1.0) * (1 + np.arange(len(rows)))
     (text,) = (each for each in found(frame.drop(columns="y"), frame["y"]) if WORDS["wild"] in each)
     assert f"{column!r} (" in text
     assert all(f"in row {row}" in text for row in rows)
@@ -103,8 +102,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_a_column_that_predicts_alone_is_named(copy: str) -> None:
     y = np.random.default_rng(103).normal(size=ROWS)
     frame = clean(3).assign(leak=COPIES[copy](y))
-    target = y if copy == "linear" else np.where(y > 0, "yes", "no")
-    (text,) = found(frame, target)
+    (text,) = found(frame, y if copy == "linear" else np.where(y > 0, "yes", "no"))
     assert text.startswith("'leak' alone predicts the target almost perfectly")
     if copy != "linear":
         many = np.where(y > 0, "yes", np.where(np.arange(ROWS) % 2, "no", "never"))

@@ -209,8 +209,7 @@ def test_charts_survive_what_data_may_be() -> None:
     chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs="after")
     chart.points(np.array([0.0]), np.array([np.nan]), ["<b>"], errors=np.array([np.nan]))
     chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
-    rows = bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")])
-    for html, words in ((chart.svg(), "two <i>"), (rows, "<b>")):
+    for html, words in ((chart.svg(), "two <i>"), (bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]), "<b>")):
         assert words in Page(html).text
         assert not re.search("nan|inf", html)
 

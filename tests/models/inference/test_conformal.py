@@ -81,14 +81,6 @@ def test_a_rank_is_not_one_more_for_rounding(rows: int, coverage: float, rank: i
     assert conformal_rank(rows, np.float64(coverage)) == rank
 
 
-@quick()
-@given(st.integers(1, 20_000), st.floats(0.001, 0.999))
-def test_the_level_is_at_least_the_coverage_and_less_than_a_row_above_it(rows: int, coverage: float) -> None:
-    if rows * (1 - coverage) < coverage * (1 + 1e-9):
-        return
-    assert coverage <= conformal_level(rows, coverage) < coverage + 1 / (rows + 1) + 1e-12
-
-
 @pytest.mark.parametrize(
     ("coverage", "rows"), [(0.1, 1), (0.5, 1), (0.8, 4), (0.9, 9), (0.925, 13), (0.95, 19), (0.99, 99), (0.999, 999)]
 )
@@ -139,29 +131,6 @@ def test_rows_without_a_finite_score_are_the_farthest_and_never_the_threshold(ab
 
 
 # Scores, intervals and sets by hand.
-
-
-def test_the_score_of_several_responses_is_the_largest_deviation_in_training_deviations() -> None:
-    Y, fitted = np.array([[1.0, 20.0], [1.0, -40.0]]), np.array([[0.0, 25.0], [3.0, -40.0]])
-    assert residual_scores(Y, fitted, np.array([2.0, 20.0])).tolist() == [0.5, 1.0]
-
-
-def test_a_box_reaches_as_many_deviations_in_every_response() -> None:
-    box = residual_intervals(np.array([[0.0, 25.0], [3.0, -40.0]]), 0.5, np.array([2.0, 20.0]))
-    assert box.shape == (2, 2, 2)
-    assert box == pytest.approx(np.array([[[-1, 1], [15, 35]], [[2, 4], [-50, -30]]]), rel=1e-8)
-
-
-def test_counts_deviate_in_poisson_deviations_and_are_never_negative() -> None:
-    y, mean = np.array([0.0, 7.0, 9.0]), np.array([4.0, 4.0, 9.0])
-    assert pearson_scores(y, mean).tolist() == [2.0, 1.5, 0.0]
-    intervals = pearson_intervals(mean, 2.5)
-    assert intervals == pytest.approx(np.array([[0.0, 9.0], [0.0, 9.0], [1.5, 16.5]]), rel=1e-8)
-    assert intervals.min() == 0.0
-
-
-def test_classes_deviate_by_what_the_true_one_lacks_of_certainty() -> None:
-    assert class_scores(np.array([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]), np.array([0, 2])).tolist() == [0.75, 0.0]
 
 
 def test_a_set_holds_the_classes_that_are_likely_enough_and_may_be_empty() -> None:
@@ -221,13 +190,6 @@ def test_the_true_class_is_in_the_set_if_its_score_is_not_above_the_threshold(sh
     for threshold in scores:
         inside = set_covers(class_members(probabilities, threshold), codes)
         assert np.array_equal(inside, scores <= threshold + SCORE_ROUNDING)
-
-
-def test_a_prediction_that_rounds_otherwise_elsewhere_stays_covered() -> None:
-    probabilities = np.tile([0.3, 0.6, 0.1], (50, 1))
-    threshold = conformal_threshold(class_scores(probabilities, np.repeat([1, 0, 2], [30, 18, 2])), 0.9)
-    elsewhere = probabilities * (1 - 4e-16)
-    assert label_sets(class_members(elsewhere, threshold), "abc")[0] == ["a", "b"]
 
 
 # Coverage.

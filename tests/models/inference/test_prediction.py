@@ -374,8 +374,7 @@ def test_a_long_double_that_no_float_can_hold_is_refused() -> None:
 )
 def test_numbers_of_every_kind_are_taken_for_what_they_are(values: Any) -> None:
     exact = opened(number(), {"near": [1.0, 0.0], "speed": [2.0]})
-    other = opened(number(), {"near": values, "speed": np.array([[2]])})
-    assert other.answer().prediction == exact.answer().prediction
+    assert opened(number(), {"near": values, "speed": np.array([[2]])}).answer().prediction == exact.answer().prediction
 
 
 def test_an_integer_beyond_64_bits_is_a_number() -> None:

@@ -835,8 +835,7 @@ def test_a_caller_receives_from_a_process_itself_until_its_time(
             seconds = LONG_MS / 1e3 if ended else 1.0
             extraction.read_by = time.perf_counter() + seconds
             workers.start(extraction, extraction.read_by)
-            late_s = extraction.wait(time.perf_counter() + (seconds if ended else 0.0))
-            assert (late_s is None) == ended
+            assert (extraction.wait(time.perf_counter() + (seconds if ended else 0.0)) is None) == ended
             assert [arrival.group for arrival in arrivals] == arrived
             extraction.cancel()
             until(lambda: workers._serving == {} and bool(workers._idle), "it serves the next caller")
@@ -974,8 +973,7 @@ def test_inputs_of_any_size_and_layout_reach_a_process(layout: str) -> None:
             x = {"F": np.asfortranarray(flat.reshape(2, -1)), "strided": flat[::2]}.get(layout, flat)
             answer = runner.run({"frame": x, "name": "x"} if layout == "dict" else x, LONG_MS)
             assert (answer.reason, runner.last_failure) == ("complete", None)
-            expected = 0.5 + x.sum() + 10 * 7.0 + 100 * 1.0 + 1000 * 2.0
-            assert answer.prediction == pytest.approx(expected, rel=1e-12)
+            assert answer.prediction == pytest.approx(0.5 + x.sum() + 10 * 7.0 + 100 * 1.0 + 1000 * 2.0, rel=1e-12)
 
 
 def test_a_process_may_keep_its_inputs() -> None:

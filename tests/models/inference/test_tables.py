@@ -151,8 +151,7 @@ def _exported(family: str) -> tuple[tempfile.TemporaryDirectory[str], Path, dict
     """A program in C with a model in it, and its document; the folder stays while the program is in use."""
     folder, model = tempfile.TemporaryDirectory(), trained(family).model_
     named = replace(model, manifest=model.manifest.model_copy(update={"name": "m"}))
-    exported = json.loads(json.dumps(document(model), allow_nan=False))
-    return folder, compiled(named, Path(folder.name), "ask.c"), exported
+    return folder, compiled(named, Path(folder.name), "ask.c"), json.loads(json.dumps(document(model), allow_nan=False))
 
 
 FORMATS = [f"{each}_{of}" for each in ("csr", "csc", "lil", "coo", "dok", "bsr", "dia") for of in ("array", "matrix")]

@@ -157,5 +157,4 @@ def test_the_oracle_is_never_behind_the_sequence_that_it_sorts(curve: tuple[Floa
     oracle_costs = np.concatenate([[0.0], np.cumsum(paid[order])])
     oracle_F = np.concatenate([[0.0], np.cumsum(gains[order])])
     for stop in (0.5, 3.0, float(costs[-1])):
-        one = timeliness(oracle_costs, oracle_F, stop, 0.5)
-        assert one >= timeliness(costs, explained, stop, 0.5) - 1e-12
+        assert timeliness(oracle_costs, oracle_F, stop, 0.5) >= timeliness(costs, explained, stop, 0.5) - 1e-12

@@ -148,8 +148,7 @@ def handmade_counts() -> Model:
     )
     packed = np.array([[1.0, 0.5, 2.0, 0.0, 0.25, 1.5, 0.125, 0.0, 0.5, 4.0]])
     curvatures = QuadraticModels(np.array([2]), packed, np.array([[0.5, 1.0, -2.0, 0.25]]))
-    manifest = model.manifest.model_copy(update={**changes, "steps": tuple(steps)})
-    return Model(manifest, prefixes, None, curvatures)
+    return Model(model.manifest.model_copy(update={**changes, "steps": tuple(steps)}), prefixes, None, curvatures)
 
 
 def handmade_calibrated() -> Model:
@@ -294,8 +293,7 @@ def test_source_date_epoch_makes_files_equal_to_the_byte(tmp_path: Path, monkeyp
 def test_the_file_has_the_mode_that_any_new_file_has(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     handmade().save(tmp_path / "m.safetensors")
-    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "m.safetensors")}
-    assert len(modes) == 1
+    assert len({stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "m.safetensors")}) == 1
 
 
 # Golden files

@@ -40,8 +40,7 @@ class Learned:
         W = literal.Rows(Xs, Ys, self.alpha, self.weights).coefficients(self.columns(prefix))
         w = np.ones(len(self.X)) if self.weights is None else self.weights
         mean = np.average(self.Y, axis=0, weights=w)
-        scale = np.sqrt(np.average((self.Y - mean) ** 2, axis=0, weights=w))
-        return mean + Xs[:, self.columns(prefix)] @ W * scale
+        return mean + Xs[:, self.columns(prefix)] @ W * np.sqrt(np.average((self.Y - mean) ** 2, axis=0, weights=w))
 
 
 def learned(
@@ -110,8 +109,7 @@ def test_columns_that_add_nothing_have_coefficient_zero_and_predictions_are_thos
     case = learned(X, Y, singletons([f"x{j}" for j in range(8)]), alpha=0.0)
     dropped = case.order.columns[case.order.state.factor.dropped].tolist()
     assert len(dropped) == 2
-    full = case.models.coef(case.models.steps)
-    zero = case.order.columns[~full.any(axis=1)].tolist()
+    zero = case.order.columns[~case.models.coef(case.models.steps).any(axis=1)].tolist()
     assert sorted(zero) == sorted([*dropped, 5])
     expected = np.column_stack([X[:, :3], X[:, [4, 6]], np.ones(60)])
     direct = expected @ np.linalg.lstsq(expected, Y)[0]

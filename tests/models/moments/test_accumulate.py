@@ -137,8 +137,7 @@ def test_the_same_table_read_the_same_way_gives_the_same_bytes() -> None:
 def exact_correlations(X: Float, Y: Float) -> tuple[Float, Float]:
     """Deviations and correlations of [X, Y] by two passes in extended precision, gaps filled by the means."""
     Z = np.column_stack([X, Y]).astype(np.longdouble)
-    mean = np.nanmean(Z, axis=0)
-    Z = np.where(np.isnan(Z), 0.0, Z - mean)
+    Z = np.where(np.isnan(Z), 0.0, Z - np.nanmean(Z, axis=0))
     deviation = np.sqrt((Z * Z).mean(axis=0))
     Z = Z / deviation
     return deviation.astype(np.float64), (Z.T @ Z / len(Z)).astype(np.float64)
@@ -204,6 +203,7 @@ def strided(X: Float) -> Float:
 
 LAYOUTS: dict[str, Callable[[Float], Any]] = {
     "float32": lambda X: X.astype(np.float32),
+    "float16": lambda X: X.astype(np.float16),
     "int8": lambda X: X.astype(np.int8),
     "int64": lambda X: X.astype(np.int64),
     "uint8": lambda X: X.astype(np.uint8),

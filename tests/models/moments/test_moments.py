@@ -258,8 +258,7 @@ def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:
 
 
 def in_training_units(X: Float, Y: Float, gram: Gram) -> tuple[Float, Float]:
-    filled = np.where(np.isnan(X), gram.x_mean, X)
-    return (filled - gram.x_mean) / gram.x_scale, (Y - gram.y_mean) / gram.y_scale
+    return (np.where(np.isnan(X), gram.x_mean, X) - gram.x_mean) / gram.x_scale, (Y - gram.y_mean) / gram.y_scale
 
 
 @quick(max_examples=60)

@@ -84,8 +84,7 @@ def test_orders_are_those_of_the_sweep(
 ) -> None:
     problem = wide(seed, requires=requires)
     gram, groups = problem.gram, problem.groups
-    first = (groups.names[4],) * requires
-    rule = Rule(cost_blind=blind, doubling=doubling, epsilon=epsilon, first=first)
+    rule = Rule(cost_blind=blind, doubling=doubling, epsilon=epsilon, first=(groups.names[4],) * requires)
     expected, found = sequencer(gram, groups, rule)(alpha), kernel_sequencer(problem.kernels, groups, rule)(alpha)
     assert [step.adds for step in found.steps] == [step.adds for step in expected.steps]
     assert found.doubling_until == expected.doubling_until

@@ -268,8 +268,7 @@ REAL_OPTIONS = [(method, blind, False) for method in METHODS for blind in (False
 def check_real(problem: Problem, case: Case, method: Method, blind: bool, doubling: bool) -> None:
     wanted = literal.literal_sequence_of(problem, case.groups, method=method, cost_blind=blind, doubling=doubling)
     learned = case.learned(method, cost_blind=blind, doubling=doubling)
-    names = [tuple(case.groups.names[g] for g in step.adds) for step in learned.steps]
-    assert names == [step.adds for step in wanted]
+    assert [tuple(case.groups.names[g] for g in step.adds) for step in learned.steps] == [step.adds for step in wanted]
     assert [s.cost for s in learned.steps] == pytest.approx([s.cost for s in wanted], rel=1e-12)
     F = [s.explained_variance for s in wanted]
     assert [s.explained_variance for s in learned.steps] == pytest.approx(F, rel=0, abs=1e-9)

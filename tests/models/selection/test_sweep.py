@@ -33,8 +33,7 @@ class Design:
 
     @property
     def slices(self) -> list[slice]:
-        ends = np.cumsum(self.sizes).tolist()
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+        return [slice(end - size, end) for end, size in zip(np.cumsum(self.sizes).tolist(), self.sizes, strict=True)]
 
     def columns(self, groups: Sequence[int]) -> Index:
         return np.array([j for g in groups for j in range(self.slices[g].start, self.slices[g].stop)], dtype=np.intp)

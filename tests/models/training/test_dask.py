@@ -182,8 +182,7 @@ def test_the_client_fits_a_small_table_itself(running: Any, folder: Path) -> Non
 
 def kill_one(client: Any) -> None:
     """End a worker's process as the kernel does where memory is gone; its nanny starts another."""
-    pids = client.run(os.getpid)
-    os.kill(min(pids.values()), signal.SIGKILL)
+    os.kill(min(client.run(os.getpid).values()), signal.SIGKILL)
 
 
 def test_a_worker_that_dies_on_the_way_costs_time_and_the_rows_that_it_held_are_read_again(

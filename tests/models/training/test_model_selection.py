@@ -206,8 +206,7 @@ def foldings(draw: st.DrawFn) -> Folding:
     X[rng.random(X.shape) < draw(st.sampled_from((0.0, 0.1)))] = np.nan
     folds = np.arange(n) % count
     weights = rng.uniform(0.1, 3.0, n) if draw(st.booleans()) else None
-    ends = np.cumsum([0, *sizes])
-    return Folding(X, Y, weights, folds, count, rng.permutation(D), ends)
+    return Folding(X, Y, weights, folds, count, rng.permutation(D), np.cumsum([0, *sizes]))
 
 
 @quick(max_examples=60)
@@ -297,8 +296,7 @@ def test_a_response_that_is_constant_outside_one_fold_is_predicted_by_its_consta
 def test_a_perfect_fit_has_no_negative_error() -> None:
     rng = np.random.default_rng(6)
     X = rng.normal(size=(50, 3)) + 100
-    Y = X @ np.array([[1.0], [2.0], [3.0]])
-    table = Folding(X, Y, None, np.arange(50) % 2, 2, np.arange(3), np.arange(4))
+    table = Folding(X, X @ np.array([[1.0], [2.0], [3.0]]), None, np.arange(50) % 2, 2, np.arange(3), np.arange(4))
     errors = table.found([0.0]).folds
     assert (errors >= 0).all()
     assert errors[..., -1].max() < 1e-10
@@ -326,8 +324,7 @@ def test_the_choice_is_that_of_trying_every_penalty_on_the_rows(one_se: bool) ->
             column = Errors(np.stack([e.folds[:, k] for e in of_order], axis=1), curves[0].weights)
             # The base rate has no penalty: all errors are equal, but for rounding.
             assert k == 0 or alpha == grid[chosen(column, one_se)]
-            expected = column.mean[grid.index(alpha)] if one_se else column.mean.min()
-            assert error == pytest.approx(expected, rel=1e-7)
+            assert error == pytest.approx(column.mean[grid.index(alpha)] if one_se else column.mean.min(), rel=1e-7)
 
     check()
 
@@ -416,8 +413,7 @@ def explicitly_nested(problem: Problem, alpha: float, outer: GroupOrder, alphas:
     for fold in range(problem.count):
         rows = problem.folds != fold
         weights = None if problem.weights is None else problem.weights[rows]
-        gram = Gram.of(Moments.merged(fold_moments_of(problem.X[rows], problem.Y[rows], weights)))
-        own = problem.order(alpha, gram)
+        own = problem.order(alpha, Gram.of(Moments.merged(fold_moments_of(problem.X[rows], problem.Y[rows], weights))))
         for k, cost in enumerate(outer.costs):
             reached = max(i for i, c in enumerate(own.costs) if c <= cost + 1e-9)
             (error,) = problem.rowwise(fold, [own.columns[: own.ends[reached]]], float(alphas[k]))

@@ -346,16 +346,6 @@ def test_other_new_groups_are_still_refused() -> None:
 # Penalties and folds.
 
 
-def test_the_penalty_is_chosen_on_one_cost_axis_wherever_orders_stop() -> None:
-    X, y, groups = problem(rows=80)
-    parts = [moments_of(X[f::4], y[f::4]) for f in range(4)]
-    fitted = fit(parts, groups, Options(method="fr", alpha="cv", epsilon=0.25))
-    assert 0 < len(fitted.sequence.steps) < 11
-    assert len(present(fitted.errors)) == len(fitted.alphas) == len(fitted.sequence.steps) + 1
-    nested = fit(parts, groups, Options(method="fr", alpha="cv", epsilon=0.25, nested=True))
-    assert np.isfinite(present(nested.errors)).all()
-
-
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_an_epsilon_that_keeps_nothing_is_refused_with_the_longest_length(family: str) -> None:
     with pytest.raises(TrainingError, match="epsilon is 50") as caught:
