@@ -85,14 +85,6 @@ def test_deviances_of_training_and_of_an_evaluation_are_those_of_scikit_learn() 
 # Penalties and folds.
 
 
-def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
-    """Five rows of a class in five folds: one in each, however they stand."""
-    X, y = table(100)
-    reported = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
-    errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, reported).curve_.cv_error for seed in range(5)]
-    assert all(found is not None and np.isfinite(found).all() for found in errors)
-
-
 # Bad input of the estimators.
 
 

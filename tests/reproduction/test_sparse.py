@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
-from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram
@@ -20,7 +19,6 @@ from anytime.selection import Rule, sequence, sequencer
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
-from anytime_reproduction.comparison import compare
 from anytime_reproduction.lasso import sparse
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
@@ -175,28 +173,6 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
         by_rows = 0.5 * (np.mean(Ys**2, axis=0) - np.mean((Ys - Xs @ w) ** 2, axis=0)).sum()
         assert explained[k] == pytest.approx(by_rows, abs=1e-9)
     assert (np.diff(costs) >= 0).all()
-
-
-def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
-    groups = grouped([2, 1, 3, 2], [1, 2, 3, 0])
-    X, Y = table(5, groups, rows=120)
-    gram = Gram.of(moments_of(X[:80], Y[:80]))
-    held = gram.held_out_moments(moments_of(X[80:], Y[80:]))
-    compared = compare(gram, groups, 1e-4, held)
-    order = sequence(gram, groups, "sparse", 1e-4)
-    assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
-    assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
-    path = sparse_entries(gram, groups).path
-    for side, moments, yy in ((compared.train, gram.own, gram.yy), (compared.test, held, held.yy)):
-        costs, by_response = shrunken_curve(path, groups, moments)
-        explained = by_response.sum(axis=1)
-        shrunken = side["Sparse (shrunken)"]
-        assert np.array_equal(shrunken.costs, costs)
-        assert np.array_equal(shrunken.explained_variance, explained)
-        assert shrunken.timeliness == timeliness(costs, explained, compared.stop, 0.5 * yy.sum())
-    # Shrunken weights explain no more of the training table than the best ones.
-    best = sequence(gram, groups, "sparse", 0.0).explained_variance[-1]
-    assert 0.9 * best < compared.train["Sparse (shrunken)"].explained_variance[-1] <= best
 
 
 # As a method

@@ -103,21 +103,6 @@ def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
     assert [finding.agrees for finding in TABLE_1.section(QUICK, fabricated(-0.01)).findings] == [False] * len(ORDER)
 
 
-@pytest.mark.usefixtures("smaller_stand_ins")
-def test_table_2_has_the_published_row_above_ours() -> None:
-    results = {
-        run.name: run.work(QUICK, **run.arguments) for run in TABLE_2.runs(QUICK) if run.name.startswith("yahoo-")
-    }
-    results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
-    table = next(table for table in TABLE_2.section(QUICK, results).tables if table.name == "table-2-yahoo")
-    assert [each.heading for each in table.columns] == [
-        *("method", "s=5 published", "s=5 stand-in", "s=20 published", "s=20 stand-in")
-    ]
-    assert [row[0] for row in table.rows] == list(COLUMNS)
-    assert table.rows[0][1] == 0.3188
-    assert isinstance(table.rows[0][2], Estimate)
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
     names = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(quick=quick))}

@@ -1071,19 +1071,6 @@ def test_first_names_no_group_that_a_stopping_rule_excluded(desk: Path, capsys: 
     output(capsys, *NEW, "--method", "omp")
 
 
-def test_a_prefix_that_is_worse_than_a_shorter_one_is_a_warning(desk: Path, capsys: Capture) -> None:
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"key": rng.choice(["a", "b"], 55), **{f"x{i}": rng.standard_t(2, 55) for i in range(9)}})
-    frame["y"] = (frame["key"] == "a") * 2.0 + 0.2 * rng.normal(size=55)
-    frame.to_csv("worse.csv", index=False)
-    groups = {"groups": [{"name": c, "features": [c], "cost": 1} for c in frame.columns if c != "y"]}
-    Path("g.json").write_text(json.dumps(groups))
-    said = output(capsys, "train", "worse.csv", "--groups", "g.json", "--target", "y", "--out", "m.safetensors")
-    (warned,) = re.findall("^warning: (the cross-validated error is least at .*)", said, flags=re.MULTILINE)
-    assert load("m.safetensors").manifest.warnings == (warned,)
-    assert f"warning: {warned}" in output(capsys, "show", "m.safetensors")
-
-
 def test_an_interruption_before_a_command_begins_prints_one_line(desk: Path) -> None:
     """Ctrl-C while the modules of a command are imported: an interrupted import would print a traceback."""
     stop = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from anytime.cli.main import main
 from anytime.data.suspicions import ALONE, MIN_LEVEL, _area, _Labels, _predicts, suspicions
 from anytime.errors import AnytimeWarning, in_python
 from anytime.features.learning import Sample
+from models.commands import Capture, output
 from models.properties import quick
 
 ROWS = 400
@@ -151,7 +151,8 @@ def test_gaps_that_predict_the_target_are_named_with_what_they_explain() -> None
 
 
 @pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3"])
-def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) -> None:
+@pytest.mark.usefixtures("desk")
+def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, capsys: Capture) -> None:
     rng = np.random.default_rng(6)
     frame = clean(6)
     y = np.asarray(frame["normal"] + rng.normal(size=ROWS))
@@ -169,6 +170,7 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) 
         "identifier",
     ]
     assert set(warned) <= set(map(in_python, stored))
+    assert not [text for text in stored if f"warning: {text}" not in output(capsys, "show", "m.safetensors")]
 
 
 def test_classes_are_compared_with_text_and_numbers() -> None:

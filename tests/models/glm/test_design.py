@@ -270,19 +270,6 @@ def test_a_missing_value_is_not_equal_to_the_mean_nor_a_row_to_one_of_another_re
     assert sorted(found) == [(False, 0.0, 2.0), (False, 1.0, 2.0), (True, 0.0, 2.0)]
 
 
-def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "ROWS", 32)
-    case = weighted("binomial")
-    design = case.design(held_bytes=4 * 32 * 8 * 10)
-    kinds = [part.mapped is not None for part in design.row_blocks]
-    assert max(part.Z.shape[1] for part in design.row_blocks) <= 32
-    assert kinds == sorted(kinds)
-    assert 0 < sum(kinds) < len(kinds)
-    np.testing.assert_array_equal(
-        np.hstack([part.Z for part in design.row_blocks]), np.hstack([part.Z for part in case.design().row_blocks])
-    )
-
-
 def test_a_full_disk_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.posix_fallocate", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(

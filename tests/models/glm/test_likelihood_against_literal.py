@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product, takewhile
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ from models.likelihood_problems import (
 from models.literal import Method, columns_of
 from models.literal_likelihood import Family, LikelihoodRows
 from models.present import present
-from models.problems import grouped, plain_groups
+from models.problems import grouped
 from models.properties import quick
 
 # Step by step.
@@ -150,49 +149,7 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
 
 # Laws.
 
-untied = cases(
-    groups=plain_groups(costs=(0.7, 1.1, 2.3, 3.9, 8.2), most=6), alphas=(1e-3, 1e-2), messy=False, rows=(40, 80)
-)
 """Generic problems: no two scores are equal."""
-
-
-@quick(max_examples=25)
-@given(untied, st.sampled_from(METHODS), st.randoms(use_true_random=False))
-def test_the_order_of_the_groups_file_does_not_matter_without_ties(case: Case, method: Method, random: Random) -> None:
-    places = list(range(len(case.groups)))
-    random.shuffle(places)
-    shuffled = FeatureGroups(groups=tuple(case.groups.groups[g] for g in places))
-    other = replace(case, X=case.X[:, columns_of(case.groups, places)], groups=shuffled)
-    a, b = case.learned(method), other.learned(method)
-    assert order_of(a) == [tuple(places[g] for g in adds) for adds in order_of(b)]
-    np.testing.assert_allclose(b.sequence.explained_variance, a.sequence.explained_variance, atol=1e-9)
-
-
-@quick(max_examples=25)
-@given(untied, st.sampled_from(METHODS), st.integers(0, 2**32 - 1))
-def test_units_and_origins_of_columns_do_not_matter(case: Case, method: Method, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    width = case.X.shape[1]
-    units = 10 ** rng.uniform(-3, 3, width) * rng.choice([-1, 1], width)
-    a, b = case.learned(method), replace(case, X=case.X * units + rng.uniform(-10, 10, width)).learned(method)
-    assert order_of(a) == order_of(b)
-    np.testing.assert_allclose(b.sequence.explained_variance, a.sequence.explained_variance, atol=1e-9)
-    for prefix in range(len(a.sequence.steps) + 1):
-        signs = np.concatenate([[1.0], np.sign(units)[a.sequence.columns[: a.sequence.ends[prefix]]]])
-        np.testing.assert_allclose(
-            coefficients(b, prefix) * signs[:, np.newaxis], coefficients(a, prefix), rtol=1e-6, atol=1e-6
-        )
-
-
-@quick(max_examples=25)
-@given(untied, st.sampled_from(METHODS), st.integers(0, 2**32 - 1))
-def test_a_weight_is_a_number_of_copies_of_a_row(case: Case, method: Method, seed: int) -> None:
-    copies = np.random.default_rng(seed).integers(1, 4, len(case.X))
-    a = replace(case, weights=copies.astype(np.float64)).learned(method)
-    repeated = replace(case, X=np.repeat(case.X, copies, axis=0), Y=np.repeat(case.Y, copies, axis=0), weights=None)
-    b = repeated.learned(method)
-    assert order_of(a) == order_of(b)
-    np.testing.assert_allclose(b.prefixes.packed, a.prefixes.packed, rtol=1e-6, atol=1e-6)
 
 
 @quick(max_examples=25)

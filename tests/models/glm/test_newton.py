@@ -246,14 +246,3 @@ def test_any_start_leads_to_the_same_optimum(family: Family) -> None:
             rtol=1e-6,
             atol=1e-6,
         )
-
-
-def test_responses_may_be_shares() -> None:
-    """Two rows of weight w p and w (1 - p) with classes are one of weight w with the share p."""
-    rng = np.random.default_rng(9)
-    X, p = rng.normal(size=(50, 2)), rng.random((50, 1))
-    whole = solved(design_of("binomial", X, p), 1e-3)
-    both = np.vstack([X, X])
-    Y = np.repeat([[1.0], [0.0]], 50, axis=0)
-    split = solved(design_of("binomial", both, Y, np.concatenate([p[:, 0], 1 - p[:, 0]])), 1e-3)
-    np.testing.assert_allclose(whole.theta, split.theta, rtol=1e-7, atol=1e-9)

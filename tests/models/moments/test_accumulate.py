@@ -122,15 +122,6 @@ def test_any_cut_into_blocks_chunks_and_threads_gives_the_same_moments(
     assert_same(Moments.merged(moments_of(part.X, part.Y, part.weights, chunk_rows=chunk) for part in parts), whole)
 
 
-def test_the_same_table_read_the_same_way_gives_the_same_bytes() -> None:
-    rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(500, 4)), rng.normal(size=(500, 2))
-    X[rng.random(X.shape) < 0.05] = np.nan
-    for jobs in (1, 2, 3):
-        one, other = (moments_of(X, Y, n_jobs=jobs, chunk_rows=64) for _ in range(2))
-        assert (one.mean.tobytes(), one.scatter.tobytes()) == (other.mean.tobytes(), other.scatter.tobytes())
-
-
 # Digits.
 
 

@@ -255,25 +255,3 @@ def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:
 
 
 # Beside: another table in the training units.
-
-
-def in_training_units(X: Float, Y: Float, gram: Gram) -> tuple[Float, Float]:
-    return (np.where(np.isnan(X), gram.x_mean, X) - gram.x_mean) / gram.x_scale, (Y - gram.y_mean) / gram.y_scale
-
-
-@quick(max_examples=60)
-@given(seeds, seeds, st.integers(1, 60), st.booleans())
-def test_beside_has_the_second_moments_of_the_other_rows_in_training_units(
-    seed: int, other_seed: int, rows: int, weighted: bool
-) -> None:
-    X, Y, w = table(seed, 40)
-    gram = Gram.of(moments_of(X, Y, w))
-    X2, Y2, w2 = table(other_seed, rows, missing=0.2)
-    w2 = w2 if weighted else np.ones(rows)
-    held = gram.held_out_moments(moments_of(X2 + 0.3, Y2, w2))
-    Xs, Ys = in_training_units(X2 + 0.3, Y2, gram)
-    W = (w2 / w2.sum())[:, np.newaxis]
-    for found, expected in ((held.S, Xs.T @ (W * Xs)), (held.q, Xs.T @ (W * Ys))):
-        np.testing.assert_allclose(found, expected, atol=1e-9 * (1 + np.abs(expected).max()))
-    np.testing.assert_allclose(held.yy, (W * Ys**2).sum(axis=0), rtol=1e-9)
-    assert held.weight == pytest.approx(w2.sum())

@@ -222,29 +222,6 @@ def test_equal_costs_are_no_costs(case: Case, method: Method) -> None:
     assert order_of(case.learned(method)) == order_of(case.learned(method, cost_blind=True))
 
 
-@quick(max_examples=60)
-@given(cases(), st.sampled_from(METHODS), st.booleans())
-def test_what_costs_nothing_goes_before_what_costs(case: Case, method: Method, doubling: bool) -> None:
-    selected: list[int] = []
-    for step in case.learned(method, doubling=doubling).steps:
-        running = literal.in_the_running(case.groups, selected, cost_blind=False, doubling=False)
-        if running.undivided:
-            assert step.cost == 0
-            assert step.adds[-1] in running.groups
-        selected.extend(step.adds)
-
-
-@quick(max_examples=80)
-@given(cases(), st.sampled_from(METHODS), st.booleans())
-def test_doubling_never_more_than_doubles_what_is_spent(case: Case, method: Method, blind: bool) -> None:
-    learned = case.learned(method, cost_blind=blind, doubling=True)
-    assert learned.doubling_until is not None
-    spent = 0.0
-    for step in learned.steps[: learned.doubling_until]:
-        assert spent == 0 or step.cost <= spent * (1 + 1e-9)
-        spent += step.cost
-
-
 # What the papers promise, against the best of all sets.
 
 
