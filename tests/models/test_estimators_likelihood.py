@@ -82,9 +82,6 @@ def test_deviances_of_training_and_of_an_evaluation_are_those_of_scikit_learn() 
         assert evaluate(model, pd.DataFrame(X, columns=FEATURES).assign(y=target)).deviance == pytest.approx(wanted)
 
 
-# Penalties and folds.
-
-
 # Bad input of the estimators.
 
 

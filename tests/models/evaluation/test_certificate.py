@@ -203,9 +203,6 @@ def test_copies_are_bounded_as_one() -> None:
     assert min(prefix.share for prefix in certified[1:]) > 0.999
 
 
-# Its parts.
-
-
 # The surface.
 
 

@@ -149,8 +149,6 @@ def test_the_gaussian_family_is_least_squares(case: Case, method: Method, blind:
 
 # Laws.
 
-"""Generic problems: no two scores are equal."""
-
 
 @quick(max_examples=25)
 @given(cases(("binomial", "multinomial")), st.sampled_from(METHODS))

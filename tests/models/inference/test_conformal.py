@@ -1,4 +1,4 @@
-"""The guarantee of calibration is exact: every prefix covers as often as the rank of its threshold says."""
+"""Thresholds are scores of an exact rank, and what scores at most the threshold is in the interval or the set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from anytime.inference.conformal import (
     residual_scores,
 )
 from anytime.model.manifest import Calibration
-from anytime.types import Bool, Float, Index
+from anytime.types import Float, Index
 from models.properties import quick
 from models.refusals import assert_refused
 
@@ -165,7 +165,8 @@ def test_rows_are_in_the_box_if_their_scores_are_not_above_the_threshold(
     fitted, scale = np.tile(base, (20, 1)), np.array([one, other])
     scores = residual_scores(Y, fitted, scale)
     for threshold in scores:
-        inside = box_covers(residual_intervals(fitted, threshold, scale), Y)
+        box = residual_intervals(fitted, threshold, scale)
+        inside = ((box[..., 0] <= Y) & (box[..., 1] >= Y)).all(axis=1)
         assert inside[scores <= threshold].all()
         reach = SCORE_ROUNDING * (1 + threshold + np.max(np.abs(base) / scale))
         assert not inside[scores > threshold + 2 * reach].any()
@@ -177,7 +178,8 @@ def test_counts_are_in_the_interval_if_their_scores_are_not_above_the_threshold(
     mean = np.full(20, base)
     scores = pearson_scores(y, mean)
     for threshold in scores:
-        inside = interval_covers(pearson_intervals(mean, threshold), y)
+        low, high = pearson_intervals(mean, threshold).T
+        inside = (low <= y) & (high >= y)
         assert inside[scores <= threshold].all()
         assert not inside[scores > threshold + 2 * SCORE_ROUNDING * (1 + threshold + math.sqrt(base))].any()
 
@@ -188,26 +190,8 @@ def test_the_true_class_is_in_the_set_if_its_score_is_not_above_the_threshold(sh
     probabilities = shares / shares.sum(axis=1, keepdims=True)
     scores = class_scores(probabilities, codes)
     for threshold in scores:
-        inside = set_covers(class_members(probabilities, threshold), codes)
+        inside = class_members(probabilities, threshold)[np.arange(20), codes]
         assert np.array_equal(inside, scores <= threshold + SCORE_ROUNDING)
-
-
-# Coverage.
-
-
-"""Draws a table and predicts it by prefixes of growing quality, of which the first is the base rate."""
-
-
-def box_covers(box: Float, Y: Float) -> Bool:
-    return np.asarray(((box[..., 0] <= Y) & (box[..., 1] >= Y)).all(axis=1))
-
-
-def interval_covers(intervals: Float, y: Float) -> Bool:
-    return np.asarray((intervals[:, 0] <= y) & (intervals[:, 1] >= y))
-
-
-def set_covers(members: Bool, codes: Index) -> Bool:
-    return np.asarray(members[np.arange(len(codes)), codes])
 
 
 # Calibration error.

@@ -1,6 +1,6 @@
 """Moments add up exactly, and impute exactly, as if the rows had been together from the beginning.
 
-The Gram matrix is that of the standardised rows, in training and beside it.
+The Gram matrix is that of the standardised rows.
 """
 
 from __future__ import annotations
@@ -252,6 +252,3 @@ def test_the_penalty_is_added_to_the_diagonal_of_a_copy() -> None:
     for array in (C, q, part, part_q):
         array[:] = 7.0
     assert (gram.S.tobytes(), gram.q.tobytes()) == before
-
-
-# Beside: another table in the training units.

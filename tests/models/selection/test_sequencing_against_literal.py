@@ -222,9 +222,6 @@ def test_equal_costs_are_no_costs(case: Case, method: Method) -> None:
     assert order_of(case.learned(method)) == order_of(case.learned(method, cost_blind=True))
 
 
-# What the papers promise, against the best of all sets.
-
-
 # The oracle itself, by hand.
 
 

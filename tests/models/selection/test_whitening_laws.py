@@ -54,9 +54,6 @@ def test_copies_within_a_group_change_neither_order_nor_gains(
     assert_same_sequence(blocks, [np.repeat(block, copies, axis=1) for block in blocks], y, method)
 
 
-# Features that tell something only together.
-
-
 # The basis of a group.
 
 
