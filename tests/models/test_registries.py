@@ -123,9 +123,3 @@ def test_an_export_of_ones_own_is_a_form_of_the_command(capsys: Capture, monkeyp
     output(capsys, *export, "--out", "m.txt")
     assert Path("m.txt").read_text() == "m: b, a, c\n"
     assert ".txt" in refusal(capsys, *export, "--out", "m.json")
-
-
-@pytest.mark.parametrize("lacking", ["suffix", "text"])
-def test_an_export_without_one_of_its_parts_is_a_clear_error(lacking: str) -> None:
-    parts: dict[str, Any] = {name: part for name, part in (("suffix", ".txt"), ("text", words)) if name != lacking}
-    assert_refused(lambda: Export(**parts), f"missing 1 required positional argument: '{lacking}'", error=TypeError)

@@ -175,14 +175,6 @@ def test_a_gap_that_is_not_reached_is_told() -> None:
     assert (path.gaps[1:] > path.target).all()
 
 
-def test_the_problem_is_not_changed() -> None:
-    case = noise(np.random.default_rng(6), [0.0, 1.0, 2.0])
-    gram, weights = case.gram, case.weights
-    before = [array.copy() for array in (gram.S, gram.q, gram.yy, weights)]
-    group_lasso_path(gram, case.slices, weights, count=5)
-    assert all(np.array_equal(a, b) for a, b in zip(before, (gram.S, gram.q, gram.yy, weights), strict=True))
-
-
 @pytest.mark.parametrize(
     ("weights", "mu", "said"),
     [

@@ -322,14 +322,6 @@ def test_many_rows_are_answered_as_one_row_each(name: str, given: Problem, model
             assert interval(together) == pytest.approx(np.array([answer.interval for answer in each]), rel=1e-9)
 
 
-@number
-def test_a_budget_answers_with_its_own_prefix(given: Problem, model: Model) -> None:
-    x = given.values(NEW)[0]
-    whole = opened(model, x, model.steps)
-    for prefix, cost in enumerate(model.costs):
-        assert whole.answer(float(cost)).interval == opened(model, x, prefix).answer().interval
-
-
 @pytest.mark.parametrize("name", ["number", "vector", "count", "binary", "squares"])
 def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_otherwise(
     given: Problem, model: Model

@@ -299,13 +299,6 @@ def test_each_fold_and_each_union_of_folds_is_imputed_by_its_own_means(
         assert_literal(Moments.merged(parts[f] for f in members), int(rows.sum()), sample.taken(rows))
 
 
-def test_a_fold_without_rows_has_no_weight_and_changes_nothing() -> None:
-    X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
-    full, empty, other = fold_moments_of(X, y, None, np.array([0, 0, 2, 2, 0, 2]), 3)
-    assert (empty.rows, empty.weight) == (0, 0.0)
-    assert_same(full.merge(empty).merge(other), moments_of(X, y), 1e-12)
-
-
 # What cannot be used.
 
 

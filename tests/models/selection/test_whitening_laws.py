@@ -93,17 +93,6 @@ def test_invertible_maps_within_groups_change_neither_order_nor_gains(
     assert_same_sequence(blocks, mapped, y, method)
 
 
-@quick(max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_the_smaller_the_penalty_the_less_forward_regression_minds_the_basis(seed: int) -> None:
-    blocks, y = correlated(seed, [3, 4, 2])
-    rng = np.random.default_rng(seed)
-    mapped = [block @ invertible(rng, block.shape[1]) for block in blocks]
-    gaps = [np.abs(scores(mapped, y, "fr", alpha) - scores(blocks, y, "fr", alpha)).max() for alpha in (1e-2, 1e-5, 0)]
-    assert gaps[0] > gaps[1] > gaps[2]
-    assert (np.array(gaps[1:]) < [1e-2, 1e-9]).all()
-
-
 # The first step.
 
 
