@@ -166,7 +166,7 @@ def test_rows_are_in_the_box_if_their_scores_are_not_above_the_threshold(
     scores = residual_scores(Y, fitted, scale)
     for threshold in scores:
         box = residual_intervals(fitted, threshold, scale)
-        inside = ((box[..., 0] <= Y) & (box[..., 1] >= Y)).all(axis=1)
+        inside: Any = ((box[..., 0] <= Y) & (box[..., 1] >= Y)).all(axis=1)
         assert inside[scores <= threshold].all()
         reach = SCORE_ROUNDING * (1 + threshold + np.max(np.abs(base) / scale))
         assert not inside[scores > threshold + 2 * reach].any()

@@ -381,9 +381,25 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, dict[
 }
 """Other extractors, options, and what a run has then: fields of the answer, groups that failed, and counts."""
 
+RUN_DECIDES = {
+    "all groups within the deadline give the full prediction",
+    *(f"a budget of {budget} ends the run when its prefix is complete" for budget in (8.0, 3.9, 0.5)),
+    "unless nothing is to be skipped",
+    "no part of a step is started that would not end in time",
+    *(f"a group does not fit, by the policy {policy}" for policy in ("arrived", "prefix")),
+    "without moments a group beyond its time limit ends the run",
+    "a group after a skipped one has its time limit",
+}
+"""Cases that the run decides whatever its workers are."""
 
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("case", RUNS)
+
+@pytest.mark.parametrize(
+    ("case", "worker"),
+    [
+        pytest.param(case, worker, marks=pytest.mark.heavy if worker == "process" and case in RUN_DECIDES else ())
+        for case, worker in product(RUNS, WORKERS)
+    ],
+)
 def test_a_run_is_what_its_extractors_and_options_make_of_it(case: str, worker: Worker, tmp_path: Path) -> None:
     own, options, expected, failed, counts = RUNS[case]
     x = tmp_path if own.get("a") is zero else X
@@ -965,10 +981,9 @@ def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
             assert (answer.prediction, list(answer.ages)) == (FULL, ages), "if too old, now known to be quick"
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided", "dict"])
-def test_inputs_of_any_size_and_layout_reach_a_process(layout: str) -> None:
+def test_inputs_of_any_size_and_layout_reach_a_process() -> None:
     with Runner(a_model(), {"a": total_of, "b": writing, "c": third_and_fourth}, "process", max_workers=1) as runner:
-        for size, scale in product((1, 1000, 200_000, 3_000_000), (1.0, 3.0)):
+        for layout, size, scale in product(("C", "F", "strided", "dict"), (1, 1000, 200_000, 1_100_000), (1.0, 3.0)):
             flat = np.arange(4.0 * size) * scale
             x = {"F": np.asfortranarray(flat.reshape(2, -1)), "strided": flat[::2]}.get(layout, flat)
             answer = runner.run({"frame": x, "name": "x"} if layout == "dict" else x, LONG_MS)
