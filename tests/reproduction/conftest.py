@@ -17,12 +17,12 @@ from anytime_reproduction.uai.timeliness import validated_alpha
 def _smaller(made: Callable[[int], RealSet], seed: int) -> RealSet:
     data, every = made(seed), slice(None, None, 3)
     query = None if data.query is None else data.query[every]
-    return cheapest(replace(data, X=data.X[every], y=data.y[every], part=data.part[every], query=query), 24)
+    return cheapest(replace(data, X=data.X[every], y=data.y[every], part=data.part[every], query=query), 12)
 
 
 @pytest.fixture
 def smaller_stand_ins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Keep 24 features and every third row of the stand-ins for rankings."""
+    """Keep 12 features and every third row of the stand-ins for rankings."""
     stand_ins: dict[SetName, Callable[[int], RealSet]] = {
         "yahoo_sample": sets.ranking_stand_in,
         "mq2008": sets.small_ranking_stand_in,

@@ -450,7 +450,8 @@ def test_expansion_leaves_a_binary_variable_alone() -> None:
     np.testing.assert_array_equal(powers.expand(X), np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
 
 
-def test_boston_runs_on_the_stand_in_and_says_so() -> None:
+def test_boston_runs_on_the_stand_in_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime_reproduction.group_omp.simulations.PENALTIES", 20)
     results = {run.name: run.work(QUICK, **{**run.arguments, "count": 2}) for run in BOSTON.runs(QUICK)}
     section = BOSTON.section(QUICK, results)
     assert "diabetes" in section.findings[0].text

@@ -336,7 +336,7 @@ def test_an_error_in_a_later_batch_leaves_the_old_file(desk: Path, monkeypatch: 
     assert not list(desk.glob(".*.tmp"))
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", pytest.param("SIGHUP", marks=pytest.mark.heavy)])
 def test_a_signal_leaves_the_old_file_and_no_part_of_a_new_one(desk: Path, name: str) -> None:
     number = getattr(signal, name)
     Path("p.csv").write_text("old")
