@@ -419,14 +419,6 @@ def test_the_same_seed_gives_the_same_folds_in_the_library_and_on_the_command_li
     assert_equal(estimator.curve_.cv_error, np.array(errors, dtype=np.float64))
 
 
-def test_a_stream_has_the_folds_of_all_rows_at_once() -> None:
-    whole = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3).fit(TRAIN, TRAIN["y"])
-    stream = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3)
-    for part in (TRAIN[:90], TRAIN[90:]):
-        stream.partial_fit(part, part["y"])
-    assert_equal(stream.curve_.cv_error, whole.curve_.cv_error)
-
-
 # Measures of classes.
 
 
