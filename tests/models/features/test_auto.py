@@ -182,8 +182,7 @@ NAMES = ["code", "paid", "x", "copy"]
 def test_codes_have_levels_next_to_their_curve_and_the_model_says_which() -> None:
     table, new = coded(), coded(seed=1).assign(y=np.nan)
     model = AnytimeRegressor().fit(table[NAMES], table["y"])
-    selected = present(model.model_.manifest.selected)
-    assert selected.levels in (10, 5, 2)
+    assert present(model.model_.manifest.selected).levels in (10, 5, 2)
     (line,) = [text for text in model.model_.manifest.decisions if "next to the curve" in text]
     assert "'code' (" in line
     assert "'paid' (12 values)" in line
@@ -210,8 +209,7 @@ def test_a_smooth_column_of_few_values_has_no_levels(seed: int) -> None:
 def test_levels_are_learned_from_classes_too(classes: int) -> None:
     table = coded(3000)
     y = np.array(["low", "mid", "high"])[np.digitize(table["y"], [-0.5, 0.5][: classes - 1])]
-    model = AnytimeClassifier(family="gaussian").fit(table[NAMES], y)
-    assert present(model.model_.manifest.selected).levels > 0
+    assert present(AnytimeClassifier(family="gaussian").fit(table[NAMES], y).model_.manifest.selected).levels > 0
 
 
 def test_a_row_of_weight_two_counts_as_two_rows_for_levels() -> None:
@@ -266,8 +264,7 @@ def test_the_terms_of_a_choice_are_those_of_its_own_expansion(choice: Choice) ->
     auto = Expansion.of(learned_groups(groups, sample, "auto"))
     reduced, spans = auto.reduced(choice)
     X = np.column_stack(list(values.values()))
-    terms = [start for start, _ in spans]
-    np.testing.assert_array_equal(auto.expand(X)[:, terms], reduced.expand(X))
+    np.testing.assert_array_equal(auto.expand(X)[:, [start for start, _ in spans]], reduced.expand(X))
     np.testing.assert_array_equal(Expansion.of(reduced.groups).expand(X), reduced.expand(X))
     levels = [sum("=" in name and name.startswith(column) for name in reduced.terms.features) for column in values]
     counts = [table[column].value_counts() for column in values]
