@@ -488,7 +488,7 @@ class PredictionService:
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
         """Return the error for a prediction that was not admitted because of its predicted lateness."""
-        seconds = retry_after_s or self.admission.retry_after_s(now_ms())
+        seconds = retry_after_s or self.admission.retry_after_s()
         after = "a second" if seconds == 1 else f"{seconds} seconds"
         return OverloadedError(
             f"the server has more requests than it can answer in time; retry in {after}, use another replica, or set"

@@ -256,13 +256,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if self._proceeding or self._waiting:
             return
         self._proceeding = True
-        until, count, more = slice_end(), 0, True
+        until, count, more = slice_end(), 0, not self.transport.is_closing()
         try:
-            while more and not self.transport.is_closing():
+            while more:
                 handled = self.step()
                 count += handled
-                more = handled > 0 and len(self.received) > self.at
-                if now_ms() > until:
+                more = handled > 0 and len(self.received) > self.at and not self.transport.is_closing()
+                if more and now_ms() > until:
                     break
         finally:
             self._proceeding = False

@@ -78,7 +78,7 @@ class LoadShedding:
         if default is not self._default:
             self._default = default
             self._refusals.clear()
-        seconds = self.service.admission.retry_after_s(now_ms())
+        seconds = self.service.admission.retry_after_s()
         content = self._refusals.get(seconds)
         if content is None:
             with on_behalf_of(None):  # it is counted above
