@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from anytime.errors import AnytimeError
 from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
 from anytime_service.http.exchange import Reply, send_reply
-from anytime_service.http.responses import path_problem_reply
+from anytime_service.http.responses import problem_reply
 from anytime_service.keys import KEY, Key, KeyRing
 from anytime_service.routes import path_of, route_of
 from anytime_service.telemetry.context import Headers
@@ -136,7 +136,7 @@ async def _refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> N
 
 def _reply(error: AnytimeError, scope: Scope) -> Reply:
     """Return the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
-    reply = path_problem_reply(error, path_of(scope))
+    reply = problem_reply(error, path_of(scope))
     if isinstance(error, InvalidKeyError):
         challenge = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
     elif isinstance(error, KeyScopeError):

@@ -69,8 +69,7 @@ class TTLCache(OrderedDict[Hashable, tuple[float, Item]]):
         self._ttl_ms = ttl_ms
 
     def find(self, name: Hashable) -> Item | None:
-        found = self.get(name)
-        return None if found is None else found[1]
+        return self.get(name, (0.0, None))[1]
 
     def add(self, name: Hashable, item: Item, now_ms: float) -> None:
         self[name] = now_ms, item

@@ -28,13 +28,14 @@ from contextvars import copy_context
 from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import start
-from anytime_service.http.responses import path_problem_reply, response
+from anytime_service.http.responses import problem_reply, response
 from anytime_service.limits.memory import Account
 from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import WAITING
@@ -135,17 +136,12 @@ class Connection(asyncio.BufferedProtocol, ABC):
     def connection_made(self, transport: Any) -> None:
         self.state.connections.add(self)
         self.transport = transport
-        server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-        if isinstance(server, tuple):
-            server = str(server[0]), int(server[1])
-        elif server:  # the path of a Unix socket
-            server = (server if isinstance(server, str) else server.decode("utf-8", "replace")), None
         self.scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
-            "server": server or None,
-            "client": (str(client[0]), int(client[1])) if isinstance(client, tuple) else None,
+            "scheme": "https" if is_ssl(transport) else "http",
+            "server": get_local_addr(transport),
+            "client": get_remote_addr(transport),
             "root_path": self.config.root_path,
             "state": self.app_state,
         }
@@ -396,7 +392,7 @@ class Connections:
         """Return the last response of a connection, outside a request for `url`; its error is counted too."""
         path = url.partition(b"?")[0].decode("latin-1")
         with on_behalf_of(self._context):
-            reply = path_problem_reply(error, path)._replace(close=True)
+            reply = problem_reply(error, path)._replace(close=True)
         content = response(reply, default)
         return content.removesuffix(reply.content) if method == "HEAD" else content
 

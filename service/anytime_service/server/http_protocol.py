@@ -109,12 +109,6 @@ class Transaction:
                 connection.reader = None
                 connection.proceed()
 
-    def add(self, content: bytes, *, complete: bool) -> None:
-        """Add a part of the body."""
-        self.body += content
-        self.more_body = not complete
-        self.changed.set()
-
     def abandon(self) -> None:
         """Report to the application that the client has disconnected."""
         self.disconnected = True
@@ -303,7 +297,9 @@ class HttpProtocol(Connection):
         else:
             self.received = self.received[size:]
         if reader is not None and (content or body.complete):
-            reader.add(content, complete=body.complete)
+            reader.body += content
+            reader.more_body = not body.complete
+            reader.changed.set()
         if body.complete:
             self._body = self.reader = None
             if self._is_last and self._transaction is None:

@@ -1,7 +1,7 @@
 """Start of the service: one process, one event loop, one thread for linear algebra.
 
 `bind` listens only on addresses of the loopback interface, unless API keys are set or the server is set to be insecure.
-`serve_metrics` serves a separate port for metrics and probes in the same event loop, and stops after the main port.
+A separate port for metrics and probes is served in the same event loop, and stops after the main port.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import math
 import os
 import signal
 import socket
-import stat
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,7 +78,7 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     own = None  # the file of the Unix socket
     try:
         if settings.uds:
-            listening = _unix(str(settings.uds))
+            listening = _unix(settings.uds)
             own = _file_state(settings.uds)
         else:
             listening = _listening(settings.host, settings.port, settings)
@@ -141,54 +140,13 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _unix(path: str) -> socket.socket:
-    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+def _unix(path: Path) -> socket.socket:
+    if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(path) == 0:
+            if probe.connect_ex(str(path)) == 0:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        os.unlink(path)  # a server that was killed did not remove it
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        listening.listen()
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-@contextlib.asynccontextmanager
-async def serve_metrics(
-    app: ASGIApp, listening: socket.socket, settings: Settings, service: PredictionService
-) -> AsyncIterator[ServerState]:
-    """Serve an application on a socket of its own, with the same limits as the main port, until the end of the block.
-
-    The two ports count their connections separately: a full main port does not affect this one, and vice versa. Yield
-    its connections, tasks and default headers, as uvicorn's state of a server. At the end, requests that are being
-    answered have at most a second.
-    """
-    most = min(SIDE_CONNECTIONS, settings.max_connections)
-    limits = settings.model_copy(update={"max_connections": most})
-    config = uvicorn.Config(
-        app,
-        http=cast(Any, partial(HttpProtocol, Connections(limits, service))),
-        ws="none",
-        access_log=False,
-        lifespan="off",
-        log_config=None,
-        server_header=False,
-    )
-    config.load()
-    state = ServerState()
-    server = await _listen(config, state, listening)
-    try:
-        yield state
-    finally:
-        server.close()
-        for connection in tuple(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(tuple(state.tasks), timeout=1.0)
+        path.unlink()  # a server that was killed did not remove it
+    return socket.create_server(str(path), family=socket.AF_UNIX)
 
 
 def control_collections() -> None:
@@ -248,7 +206,7 @@ class Server(uvicorn.Server):
             state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
         )
         self._listening = side
-        self._side: ServerState | None = None
+        self._side = ServerState()
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -256,18 +214,15 @@ class Server(uvicorn.Server):
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, SWITCH_S))
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                if self._listening is not None:
-                    app = create_side_app(self._service, self._sessions)
-                    serving = serve_metrics(app, self._listening, self._settings, self._service)
-                    self._side = await stack.enter_async_context(serving)
-                await super().serve(sockets)
+            await super().serve(sockets)
         finally:
             if before > SWITCH_S:  # otherwise another server of this process has lowered it, and restores it
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await self._sessions.start()
+        if self._listening is not None:
+            self._metrics = await self._serve_metrics(self._listening)
         # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
         handshake_s = None if self.context is None else self._settings.header_timeout_s
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
@@ -280,8 +235,27 @@ class Server(uvicorn.Server):
                 remembered.clear()
                 self._on_hangup()
 
+    async def _serve_metrics(self, listening: socket.socket) -> asyncio.Server:
+        """Serve metrics and probes on a socket of its own, with the limits of the main port.
+
+        The two ports count their connections separately: a full one does not affect the other.
+        """
+        most = min(SIDE_CONNECTIONS, self._settings.max_connections)
+        limits = self._settings.model_copy(update={"max_connections": most})
+        config = uvicorn.Config(
+            create_side_app(self._service, self._sessions),
+            http=cast(Any, partial(HttpProtocol, Connections(limits, self._service))),
+            ws="none",
+            access_log=False,
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+        )
+        config.load()
+        return await _listen(config, self._side, listening)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer every open prediction, then close."""
+        """Answer every open prediction, then close; requests for metrics have at most a second after that."""
         self._watching.cancel()
         self._service.drain()
         linger_s = self._service.tuning.linger_s
@@ -290,6 +264,12 @@ class Server(uvicorn.Server):
                 await self._service.worker.idle()
         await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
+        if self._listening is not None:
+            self._metrics.close()
+        for connection in tuple(self._side.connections):
+            connection.shutdown()
+        if self._side.tasks:
+            await asyncio.wait(tuple(self._side.tasks), timeout=1.0)
         await self._sessions.close()
         self._service.solver.close()
         self._service.worker.close()
@@ -304,8 +284,7 @@ class Server(uvicorn.Server):
         RATE_LIMIT.report(WINDOW_S)
         collect_when_due(idle=not self.server_state.connections)
         stop = await super().on_tick(counter)
-        if self._side is not None:  # uvicorn has just updated the date
-            self._side.default_headers = self.server_state.default_headers
+        self._side.default_headers = self.server_state.default_headers  # uvicorn has just updated the date
         return stop
 
     def _on_hangup(self) -> None:

@@ -15,7 +15,13 @@ from service.loop_model import POST, STREAM, WAITING, LoopModel, Work
 from service.loops import LOOPS
 from waiting import until_async
 
-KINDS = {"post": (POST, 20.0), "waiting": (WAITING, 20.0), "stream": (STREAM, 20.0), "short": (STREAM, 5.0), "long": (STREAM, 100.0)}
+KINDS = {
+    "post": (POST, 20.0),
+    "waiting": (WAITING, 20.0),
+    "stream": (STREAM, 20.0),
+    "short": (STREAM, 5.0),
+    "long": (STREAM, 100.0),
+}
 
 HEAVY = Work(begin=0.12, group=0.085, groups=10, answer=0.2, refuse=0.05)
 """As by WebSocket on a slow core: ten that last 18 ms are 70% of what it can do."""
