@@ -28,10 +28,9 @@ from anytime_service.errors import OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, measure_cycles
 from anytime_service.limits.memory import Account, Accounts
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import INLINE
 from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, Turns
+from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, TimeoutQueue, Turns
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.messages import ListLimits

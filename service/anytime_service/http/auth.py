@@ -38,26 +38,26 @@ class AuthenticationMiddleware:
             headers = _headers(scope["headers"])
             self.origins.check(headers, scope["scheme"])
             if scope["type"] == "websocket":
-                scope = self._without_keys(scope, headers)
+                scope = self._without_keys(scope)
             elif self.needed:
-                self._check(scope, headers)
+                self._check(scope)
         except AnytimeError as error:
             return _refuse(_reply(error, scope), scope, receive, send)
         return self.app(scope, receive, send)
 
-    def _check(self, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> None:
+    def _check(self, scope: Scope, encoded: str | None = None) -> None:
         """Check the key of a request: that of its headers, or else one in a subprotocol."""
         route, method = route_of(scope), scope.get("method", "GET")
         if route is not None and route.scope == "open" and scope["type"] == "http":
             return
-        key = _identified(self.keys, scope, headers, encoded)
+        key = identified(self.keys, scope, encoded)
         if key.scope != "admin" and (route is None or route.scope == "admin"):
             raise KeyScopeError(
                 f"the scope of the API key is predict; {method} {path_of(scope)[:100]!r}, if it is a route, requires a"
                 " key with scope admin"
             )
 
-    def _without_keys(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+    def _without_keys(self, scope: Scope) -> Scope:
         """Check the key of a WebSocket, and return the ASGI scope with the key masked in the subprotocols."""
         offered: list[str] = scope.get("subprotocols", [])
         encoded = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
@@ -66,20 +66,18 @@ class AuthenticationMiddleware:
                 raise InvalidKeyError(
                     f"the client offers {len(encoded)} keys as subprotocols; offer one", presented=True
                 )
-            self._check(scope, headers, encoded[0] if encoded else None)
+            self._check(scope, encoded[0] if encoded else None)
         masked = [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
         return {**scope, "subprotocols": masked} if encoded else scope
 
 
-def authenticate(keys: KeyRing, scope: Scope) -> Key:
-    """Return the valid key in the headers of a request; raise InvalidKeyError or OriginError."""
-    return _identified(keys, scope, _headers(scope["headers"]))
+def identified(keys: KeyRing, scope: Scope, encoded: str | None = None) -> Key:
+    """Return the valid key of a request; raise InvalidKeyError or OriginError.
 
-
-def _identified(keys: KeyRing, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> Key:
-    """Return the key of a request, which is hashed once: the scope has it from then on, and never the key in clear."""
+    It is hashed once: the scope has it from then on, and never the key in clear.
+    """
     if KEY not in scope:
-        presented = _bearer(headers)
+        presented = _bearer(_headers(scope["headers"]))
         if presented is None and encoded is not None:
             presented = unquote_to_bytes(encoded)
         if presented is None:

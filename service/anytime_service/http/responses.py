@@ -63,9 +63,12 @@ def problem_of(error: Exception) -> Problem:
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
-def blank_reply(status: int, detail: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Reply:
-    """Return the response to a plain HTTP error."""
-    return Reply(status, MEDIA_TYPE, msgspec.json.encode(blank(status, detail)), headers)
+def blank_response(
+    status: int, detail: str, default: Iterable[tuple[bytes, bytes]], *headers: tuple[bytes, bytes]
+) -> bytes:
+    """Return a plain HTTP error as the last response of a connection."""
+    content = msgspec.json.encode(blank(status, detail))
+    return response(Reply(status, MEDIA_TYPE, content, headers, close=True), default)
 
 
 def problem_response(problem: Problem | InferProblem, headers: Mapping[str, str] | None = None) -> Response:

@@ -37,9 +37,8 @@ from anytime_service.errors import OverloadedError
 from anytime_service.http.exchange import start
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import WAITING
-from anytime_service.limits.turns import slice_end
+from anytime_service.limits.turns import TimeoutQueue, slice_end
 from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
@@ -356,7 +355,7 @@ class Connections:
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
         self.tails: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.close())
         self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.abort())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.abort(), MAX_CLOSING)
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self.handshakes: TimeoutQueue[Connection] = TimeoutQueue(HANDSHAKE_S, lambda each: each.close())
@@ -378,13 +377,6 @@ class Connections:
             return False
         del self.excess[connection]
         return True
-
-    def begin_closing(self, connection: Connection) -> None:
-        connection.wait_in(self.closing)
-        if len(self.closing) > MAX_CLOSING:
-            oldest = self.closing.first()
-            oldest.wait_in(None)  # it is lost in the next turn; others may follow in this one
-            oldest.abort()
 
     def refusal(
         self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"", method: str = ""

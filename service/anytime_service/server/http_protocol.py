@@ -375,9 +375,8 @@ class HttpProtocol(Connection):
         websocket = make(config=self.config, server_state=self.state, app_state=self.app_state)
         self.state.connections.discard(self)
         self.shared.excess.pop(self, None)
-        websocket.take_over(self)
+        websocket.take_over(self, head, scope)
         self.received, self._is_last, self.ended, self._full = b"", True, True, False  # this object decides no more
-        websocket.shake_hands(head, scope)
 
     # The response.
 
@@ -417,7 +416,7 @@ class HttpProtocol(Connection):
         self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.shared.begin_closing(self)
+        self.wait_in(self.shared.closing)
         self.update_reading()
 
     def fail(self, error: Exception, transaction: Transaction) -> None:

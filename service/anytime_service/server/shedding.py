@@ -14,13 +14,12 @@ from typing import Any
 from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.http.auth import authenticate
+from anytime_service.http.auth import identified
 from anytime_service.http.exchange import ADMITTED, STORE_REPLY, Reply
 from anytime_service.http.responses import problem_reply, response
 from anytime_service.keys import KEY, KeyRing
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES
-from anytime_service.limits.turns import AT_ONCE
+from anytime_service.limits.turns import AT_ONCE, TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import RouteSpec
 from anytime_service.telemetry.context import on_behalf_of
@@ -53,7 +52,7 @@ class LoadShedding:
         """
         if self.keys.needed:
             try:
-                authenticate(self.keys, scope)
+                identified(self.keys, scope)
             except AnytimeError:
                 return None
         service = self.service

@@ -20,8 +20,7 @@ from anytime_service.core.open_prediction import OpenPrediction, checked_groups
 from anytime_service.core.service import ActivePrediction
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue, TTLCache
-from anytime_service.limits.turns import FairQueue
+from anytime_service.limits.turns import FairQueue, TimeoutQueue, TTLCache
 
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 

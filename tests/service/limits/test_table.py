@@ -18,8 +18,8 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import HeadTooLargeError
 from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.keys import KeyRing
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
+from anytime_service.limits.turns import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import find
 from anytime_service.server import shedding

@@ -20,8 +20,7 @@ import pytest
 
 from anytime_service.client import Client
 from anytime_service.errors import CertificateError
-from anytime_service.server.run import build_server
-from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
+from anytime_service.server.run import TLSContext, build_server, reload_certificates, tls_context
 from anytime_service.settings import Settings
 from models.present import present
 from service.certificates import Certificate, certificate
