@@ -105,13 +105,9 @@ class Reply(NamedTuple):
     """Whether the server closes the connection after the response."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = list(self.headers)
-        if self.status != 204:
-            headers.append((b"content-type", self.media_type.encode()))
-            headers.append((b"content-length", b"%d" % len(self.content)))
-        if self.close:
-            headers.append((b"connection", b"close"))
-        return headers
+        content = (b"content-type", self.media_type.encode()), (b"content-length", b"%d" % len(self.content))
+        close = (b"connection", b"close")
+        return [*self.headers, *(content if self.status != 204 else ()), *((close,) if self.close else ())]
 
 
 async def send_reply(send: Send, reply: Reply, kind: str = "http.response") -> None:
@@ -244,7 +240,10 @@ class SendQueue:
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
-        self.slow = False
+
+    @property
+    def slow(self) -> bool:
+        return self._flushing is not None
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
@@ -254,7 +253,6 @@ class SendQueue:
         self._count(size)
         if not self.slow:
             self._flushing = start(self._flush())
-            self.slow = self._flushing is not None
         elif self._bytes > MAX_BYTES or not self._account.fits(0):
             self._fail()
 
@@ -285,7 +283,7 @@ class SendQueue:
         except Exception as error:
             self._fail(error)
         finally:
-            self._flushing, self.slow = None, False
+            self._flushing = None
 
     def _count(self, more: int) -> None:
         self._bytes += more

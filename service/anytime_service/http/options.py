@@ -123,14 +123,14 @@ def _deadlines(headers: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the options that headers state, by the name of the header."""
     found: dict[str, dict[str, Any]] = {}
     if "request-timeout-ms" in headers:
-        name = "Request-Timeout-Ms"
-        found[name] = query_options({"deadline_ms": headers[name.lower()]}, name)
+        options = query_options({"deadline_ms": headers["request-timeout-ms"]}, "Request-Timeout-Ms")
+        found["Request-Timeout-Ms"] = options
     if "grpc-timeout" in headers:
         match = _GRPC_TIMEOUT.fullmatch(headers["grpc-timeout"])
         if match is None:
-            text = headers["grpc-timeout"]
             raise FieldError(
-                "grpc-timeout", f"grpc-timeout is {text!r}; expected up to 8 digits and one of H M S m u n"
+                "grpc-timeout",
+                f"grpc-timeout is {headers['grpc-timeout']!r}; expected up to 8 digits and one of H M S m u n",
             )
         found["grpc-timeout"] = {"deadline_ms": int(match[1]) * _GRPC_UNIT_MS[match[2]]}
     return found

@@ -112,15 +112,14 @@ class FrameReader:
 
 def _fault(first: int, second: int, opcode: int) -> str:
     """Return what is invalid in the first two bytes of a frame."""
-    if not second & _MASKED:
-        return "a frame has no mask"
-    if first & _RESERVED:
-        return "reserved bits must be 0"
-    if opcode not in tuple(Opcode):
-        return "invalid opcode"
-    if opcode >= CONTROL:
-        return "invalid control frame"
-    return "a message begins inside another" if opcode else "a continuation without a message"
+    faults = {
+        "a frame has no mask": not second & _MASKED,
+        "reserved bits must be 0": first & _RESERVED,
+        "invalid opcode": opcode not in tuple(Opcode),
+        "invalid control frame": opcode >= CONTROL,
+        "a message begins inside another": opcode,
+    }
+    return next((fault for fault, found in faults.items() if found), "a continuation without a message")
 
 
 def unmasked(data: bytes, mask: bytes) -> bytes:

@@ -97,18 +97,15 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
     """Listen on the separate port for metrics and probes, if one is set; raise AddressError as `bind` does."""
-    if settings.metrics_port is None:
-        yield None
-        return
-    address = settings.metrics_host or settings.host
+    address, port = settings.metrics_host or settings.host, settings.metrics_port
     try:
-        listening = _listening(address, settings.metrics_port)
+        listening = None if port is None else _listening(address, port)
     except OSError as error:
         raise AddressError(
-            f"cannot listen on {address}:{settings.metrics_port} for metrics: {reason_of(error)}; choose another "
+            f"cannot listen on {address}:{port} for metrics: {reason_of(error)}; choose another "
             "address with ANYTIME_METRICS_PORT or ANYTIME_METRICS_HOST"
         ) from error
-    with listening:
+    with listening or contextlib.nullcontext():
         yield listening
 
 
@@ -256,24 +253,36 @@ def _reason(error: Exception) -> str:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP."""
+    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP.
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        settings: Settings,
-        context: TLSContext | None = None,
-        side: socket.socket | None = None,
-    ) -> None:
-        super().__init__(config)
-        self.context = context
-        state = cast(Any, config.app).state
+    It serves an application of `create_app`; `run` receives the sockets to listen on. `side` is the socket of
+    `bind_side`. Raises as `tls_context`.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> None:
+        state = self._state = cast(Any, app).state
+        service: PredictionService = state.service
+        self.context = tls_context(settings)
+        shared = Connections(settings, service, LoadShedding(service, state.keys))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                lifespan="off",
+                http=cast(Any, partial(HttpProtocol, shared)),
+                ws=cast(Any, partial(WebSocketProtocol, shared)),
+                log_config=log_config(settings),
+                server_header=False,
+                root_path=settings.root_path,
+                # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
+                timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
+            )
+        )
+        service.metrics.connections.set_function(lambda: len(self.server_state.connections))
         self._settings = settings
-        self._service: PredictionService = state.service
-        self._stream = state.stream
-        self._sessions = state.sessions
+        self._service = service
         self._key_watcher = KeyFileWatcher(
-            state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
+            state.keys, lambda: state.stream.dismiss(state.keys.contains), service.tuning.key_check_s
         )
         self._listening = side
         self._side = ServerState()
@@ -290,7 +299,7 @@ class Server(uvicorn.Server):
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._sessions.start()
+        await self._state.sessions.start()
         if self._listening is not None:
             self._metrics = await self._serve_metrics(self._listening)
         # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
@@ -313,7 +322,7 @@ class Server(uvicorn.Server):
         most = min(SIDE_CONNECTIONS, self._settings.max_connections)
         limits = self._settings.model_copy(update={"max_connections": most})
         config = uvicorn.Config(
-            create_side_app(self._service, self._sessions),
+            create_side_app(self._service, self._state.sessions),
             http=cast(Any, partial(HttpProtocol, Connections(limits, self._service))),
             ws="none",
             access_log=False,
@@ -332,7 +341,7 @@ class Server(uvicorn.Server):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(linger_s):
                 await self._service.worker.idle()
-        await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=linger_s)
+        await asyncio.wait([asyncio.ensure_future(self._state.stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
         if self._listening is not None:
             self._metrics.close()
@@ -340,7 +349,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
         if self._side.tasks:
             await asyncio.wait(tuple(self._side.tasks), timeout=1.0)
-        await self._sessions.close()
+        await self._state.sessions.close()
         self._service.solver.close()
         self._service.worker.close()
         RATE_LIMIT.report()
@@ -377,32 +386,6 @@ async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socke
     return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
 
 
-def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
-    """Return a server for an application of `create_app`, not yet started; `run` receives the sockets to listen on.
-
-    `side` is the socket of `bind_side`. Raises as `tls_context`.
-    """
-    context = tls_context(settings)
-    state = cast(Any, app).state
-    service: PredictionService = state.service
-    shared = Connections(settings, service, LoadShedding(service, state.keys))
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        lifespan="off",
-        http=cast(Any, partial(HttpProtocol, shared)),
-        ws=cast(Any, partial(WebSocketProtocol, shared)),
-        log_config=log_config(settings),
-        server_header=False,
-        root_path=settings.root_path,
-        # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
-        timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
-    )
-    server = Server(config, settings, context, side)
-    service.metrics.connections.set_function(lambda: len(server.server_state.connections))
-    return server
-
-
 def serve(registry: ModelRegistry, settings: Settings) -> None:
     """Serve models until the process receives a signal to stop; answer running requests before the end.
 
@@ -419,7 +402,7 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     app = create_app(registry, settings, tracing)
     # uvicorn raises SIGTERM again when it has stopped, which by default would end the process without a cleanup.
     with cleanup_on(signal.SIGTERM), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
-        server = build_server(app, settings, side)
+        server = Server(app, settings, side)
         if possible < wanted:
             _log.warning(
                 "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)",
