@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
-from anytime_service.http.exchange import Reply, send_reply
+from anytime_service.http.exchange import send_reply
 from anytime_service.http.responses import problem_reply
 from anytime_service.keys import KEY, Key, KeyRing
 from anytime_service.routes import path_of, route_of
@@ -42,7 +42,7 @@ class AuthenticationMiddleware:
             elif self.needed:
                 self._check(scope)
         except AnytimeError as error:
-            return _refuse(_reply(error, scope), scope, receive, send)
+            return _refuse(error, scope, receive, send)
         return self.app(scope, receive, send)
 
     def _check(self, scope: Scope, encoded: str | None = None) -> None:
@@ -124,21 +124,15 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-async def _refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await receive()  # websocket.connect
-        await send_reply(send, reply, "websocket.http.response")
-    else:
-        await send_reply(send, reply)
-
-
-def _reply(error: AnytimeError, scope: Scope) -> Reply:
-    """Return the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
-    reply = problem_reply(error, path_of(scope))
+async def _refuse(error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
+    reply, challenge = problem_reply(error, path_of(scope)), b""
     if isinstance(error, InvalidKeyError):
         challenge = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
     elif isinstance(error, KeyScopeError):
         challenge = b'Bearer error="insufficient_scope", scope="admin"'
-    else:
-        return reply
-    return reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge)))
+    if challenge:
+        reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge)))
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+    await send_reply(send, reply, "http.response" if scope["type"] == "http" else "websocket.http.response")

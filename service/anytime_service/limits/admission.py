@@ -109,8 +109,8 @@ class Admission:
         fits = self.predicted_ms(now_ms) <= self.max_lateness_ms and (
             self._capacity is None or self._sustains(now_ms, self._capacity)
         )
-        if not fits and self.waiting == 0 and max(self._count_active(), self._arrived) <= ALONE:
-            fits = True  # without other requests a long cycle is a pause of the machine
+        # Without other requests a long cycle is a pause of the machine.
+        fits = fits or (self.waiting == 0 and max(self._count_active(), self._arrived) <= ALONE)
         self._requests += 1.0
         self._refusals += not fits
         return fits

@@ -39,9 +39,8 @@ from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.hangup import remembered
 from anytime_service.keys import KeyFileWatcher
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
+from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, LoadShedding, raise_file_limit
 from anytime_service.server.http_protocol import HttpProtocol
-from anytime_service.server.shedding import LoadShedding
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
@@ -75,13 +74,9 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     Raise AddressError if the address is not available, and KeysError if other machines can reach it without a key.
     """
     address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
-    own = None  # the file of the Unix socket
     try:
-        if settings.uds:
-            listening = _unix(settings.uds)
-            own = _file_state(settings.uds)
-        else:
-            listening = _listening(settings.host, settings.port, settings)
+        listening = _unix(settings.uds) if settings.uds else _listening(settings.host, settings.port, settings)
+        own = _file_state(settings.uds) if settings.uds else None
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
