@@ -255,9 +255,9 @@ class Server(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> None:
+        self.context = tls_context(settings)
         state = self._state = cast(Any, app).state
         service: PredictionService = state.service
-        self.context = tls_context(settings)
         shared = Connections(settings, service, LoadShedding(service, state.keys))
         super().__init__(
             uvicorn.Config(
