@@ -145,7 +145,6 @@ class LoopModel:
                 self._now += self.work.begin
                 if self.work.direct:
                     self._now += self.work.answer
-                    self.admission.ended(self.work.begin + self.work.answer)
                     written.append(at)
                 else:
                     self._begin(at)

@@ -377,7 +377,7 @@ class LoadShedding:
                 return None
         service = self.service
         is_late = length > AT_ONCE and service.turns.long_ms > service.settings.max_lateness_ms
-        admitted = scope["state"][ADMITTED] = service.admits(now_ms()) and not is_late
+        admitted = scope["state"][ADMITTED] = service.admission.admits(now_ms()) and not is_late
         return admitted
 
     def reply(self, scope: dict[str, Any], route: RouteSpec, default: list[tuple[bytes, bytes]]) -> bytes | None:

@@ -22,7 +22,6 @@ from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HE
 from anytime_service.limits.turns import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import find
-from anytime_service.server import connections
 from anytime_service.server.connections import BASE_RATES_MS, LoadShedding
 from anytime_service.server.requests import MAX_CHUNKS, Body, Head
 from anytime_service.settings import Settings
@@ -156,7 +155,7 @@ def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(connections, "now_ms", lambda: now[0])
+    monkeypatch.setattr("anytime_service.server.connections.now_ms", lambda: now[0])
     shed = LoadShedding(PredictionService(ModelRegistry.of([small_model()]), SETTINGS), KeyRing())
     route = present(find("POST", "/predict")[0])
     size = int(BASE_RATE_BYTES) - len("/predict")
