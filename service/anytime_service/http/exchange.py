@@ -240,10 +240,7 @@ class SendQueue:
         self._bytes = 0
         self._account = account
         self._flushing: asyncio.Task[None] | None = None
-
-    @property
-    def slow(self) -> bool:
-        return self._flushing is not None
+        self.slow = False
 
     def put(self, message: dict[str, Any], size: int) -> None:
         """Send an ASGI message of about `size` bytes, or queue it; never wait."""
@@ -253,6 +250,7 @@ class SendQueue:
         self._count(size)
         if not self.slow:
             self._flushing = start(self._flush())
+            self.slow = self._flushing is not None
         elif self._bytes > MAX_BYTES or not self._account.fits(0):
             self._fail()
 
@@ -283,7 +281,7 @@ class SendQueue:
         except Exception as error:
             self._fail(error)
         finally:
-            self._flushing = None
+            self._flushing, self.slow = None, False
 
     def _count(self, more: int) -> None:
         self._bytes += more

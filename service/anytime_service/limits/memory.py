@@ -81,15 +81,17 @@ class Account:
 
         `field` names their field in the request.
         """
-        if self.fits(more):
-            return
-        total, share = self.total or self, self.share(self.most)
-        why = f"the server stores {total.bytes} bytes, and {more} more would exceed its limit of {total.most}"
+        total = self.total or self
+        share = self.most if self.total is None else self.share(self.most)
         if self.bytes + more > share and share < self.most:
             why = (
                 f"this API key has {self.bytes} bytes stored, and {more} more would exceed its share, {share} of"
                 f" {self.most} bytes"
             )
+        elif total.bytes + more > total.most:
+            why = f"the server stores {total.bytes} bytes, and {more} more would exceed its limit of {total.most}"
+        else:
+            return
         self.refused()
         raise OverloadedError(f"{why}; retry in a second, or use another replica", field)
 
