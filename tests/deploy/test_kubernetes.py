@@ -16,7 +16,7 @@ from prometheus_client import generate_latest
 from anytime_service.app import create_app
 from anytime_service.limits.tuning import TUNING
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.run import build_server
+from anytime_service.server.run import Server
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
 from deploy.project import DEPLOY, documents, environment, image_user, only, ran, routes, settings, stages, version
@@ -213,7 +213,7 @@ def test_the_limit_of_client_values_is_far_below_the_memory_limit() -> None:
 
 
 def test_the_grace_period_covers_the_pre_stop_pause_and_draining() -> None:
-    server = build_server(create_app(ModelRegistry.of([]), Settings()), Settings())
+    server = Server(create_app(ModelRegistry.of([]), Settings()), Settings())
     drained = TUNING.linger_s + (server.config.timeout_graceful_shutdown or 0)
     pause = container(OURS)["lifecycle"]["preStop"]["sleep"]["seconds"]
     assert pause >= 5

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
-from anytime_service.http.responses import PageRoute, check_query, not_ready
+from anytime_service.http.responses import PageRoute, blank, check_query, problem_response
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
 from anytime_service.schemas.messages import check_rows
 from anytime_service.sessions.store import SessionStore
@@ -114,13 +114,13 @@ async def ready(
 ) -> Readiness | Response:
     """Report whether the server begins predictions. Without its session store it still serves all other routes."""
     if service.unready is not None:
-        return not_ready(service.unready)
+        return problem_response(blank(503, service.unready))
     store = cast(SessionStore, request.app.state.sessions)
     await store.start()
     if store.trouble is None:
         return Readiness(status="ok", sessions=store.kind)
     if sessions == "required":
-        return not_ready(f"the session store is unavailable: {store.trouble}")
+        return problem_response(blank(503, f"the session store is unavailable: {store.trouble}"))
     return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 

@@ -27,7 +27,7 @@ from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
-from anytime_service.http.responses import Endpoint, oip_problem_reply
+from anytime_service.http.responses import Endpoint, problem_reply
 from anytime_service.schemas.codecs import JSON, read
 from anytime_service.schemas.messages import Array, Tensor
 from anytime_service.schemas.oip import (
@@ -90,7 +90,7 @@ class Inference:
         self.exchange.reply(Reply(200, BINARY if contents else JSON.media_type, b"".join((head, *contents)), headers))
 
     def fail(self, error: Exception) -> None:
-        self.exchange.reply(oip_problem_reply(error))
+        self.exchange.reply(problem_reply(error, "/v2"))
 
     async def fill(self, size: float) -> bool:
         """Read until the buffer has some bytes; return False if the body ends before, or the response is sent."""
@@ -203,11 +203,7 @@ _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer row
 """Advice in the error about JSON that is too large."""
 
 
-class _InferenceEndpoint(Endpoint):
-    problem = staticmethod(oip_problem_reply)
-
-
-class Infer(_InferenceEndpoint):
+class Infer(Endpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
     parameters = _PARAMETERS
@@ -257,7 +253,7 @@ class Infer(_InferenceEndpoint):
 
 
 @dataclass(eq=False)
-class Metadata(_InferenceEndpoint):
+class Metadata(Endpoint):
     """A `GET` route; `describe` returns its response.
 
     With `if_ready`, the response is a problem while the server begins no predictions. A `page` is made in the worker

@@ -7,6 +7,7 @@ answer still contributes to the measured group costs.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import ActivePrediction, PredictionService
-from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError, RequestTimeoutError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import (
     PredictionHead,
@@ -32,7 +33,6 @@ from anytime_service.http.options import (
     reply_form,
 )
 from anytime_service.http.responses import Endpoint, problem_reply
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, read, too_large
 from anytime_service.schemas.messages import (
     GROUPS,
@@ -227,16 +227,20 @@ class _SessionEndpoint(Endpoint):
     def __init__(self, service: PredictionService, sessions: SessionStore) -> None:
         super().__init__(service)
         self.sessions = sessions
-        self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, scope: Scope, exchange: Exchange) -> tuple[Form, Content, Form]:
-        """Return the form of the body, the body, and the form of the reply."""
+        """Return the form of the body, the body, and the form of the reply; raise RequestTimeoutError."""
         headers = headers_of(scope)
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
-        return form, await exchange.read_all(), reply_form(headers, form)
+        try:
+            async with asyncio.timeout(self.service.settings.body_timeout_s):
+                content = await exchange.read_all()
+        except TimeoutError:
+            raise RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline") from None
+        return form, content, reply_form(headers, form)
 
 
 class CreateSession(_SessionEndpoint):

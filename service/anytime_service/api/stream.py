@@ -25,8 +25,8 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import DirectConnection, SendQueue, send_reply
 from anytime_service.http.responses import problem_of, problem_reply
 from anytime_service.keys import KEY, Key
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
+from anytime_service.limits.turns import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, answer_fields
 from anytime_service.schemas.messages import (
     SUBPROTOCOL,

@@ -28,10 +28,9 @@ from anytime_service.errors import OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, measure_cycles
 from anytime_service.limits.memory import Account, Accounts
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import INLINE
 from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, Turns
+from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, TimeoutQueue, Turns
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.messages import ListLimits
@@ -486,7 +485,7 @@ class PredictionService:
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
         """Return the error for a prediction that was not admitted because of its predicted lateness."""
-        seconds = retry_after_s or self.admission.retry_after_s(now_ms())
+        seconds = retry_after_s or self.admission.retry_after_s()
         after = "a second" if seconds == 1 else f"{seconds} seconds"
         return OverloadedError(
             f"the server has more requests than it can answer in time; retry in {after}, use another replica, or set"

@@ -36,8 +36,8 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.tuning import TUNING, Tuning
+from anytime_service.limits.turns import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
 from anytime_service.sessions.redis_connection import RedisConnection

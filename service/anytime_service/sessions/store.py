@@ -22,9 +22,8 @@ from anytime_service.core.open_prediction import OpenPrediction, checked_groups
 from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue, TTLCache
 from anytime_service.limits.table import SESSION_BYTES
-from anytime_service.limits.turns import FairQueue
+from anytime_service.limits.turns import FairQueue, TimeoutQueue, TTLCache
 from anytime_service.urls import MEMORY
 
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes

@@ -34,7 +34,7 @@ from anytime.inference.deadline import Durations, LatenessRecord
 from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
-from anytime_service.limits.queues import TTLCache
+from anytime_service.limits.turns import TTLCache
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)

@@ -20,7 +20,7 @@ from anytime._linalg import single_blas_thread
 from anytime.loaded import load
 from anytime_service.app import create_app
 from anytime_service.models.registry import load_registry
-from anytime_service.server.run import bind, build_server, control_collections, map_large_blocks
+from anytime_service.server.run import Server, bind, control_collections, map_large_blocks
 from anytime_service.settings import Settings
 from benchmarks.harness import SERVER_CORE, Process, pin_to_core, set_priority
 from benchmarks.load.computing import computing
@@ -88,7 +88,7 @@ def main() -> None:
             admission = app.state.service.admission
             decide = admission.admits
             partial(setattr, admission, "admits")(lambda now_ms: decide(now_ms) or True)
-        running = build_server(app, settings)
+        running = Server(app, settings)
     with bind(settings) as listening, single_blas_thread():
         control_collections()  # as `anytime serve` does
         map_large_blocks()

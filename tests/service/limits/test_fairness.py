@@ -16,9 +16,7 @@ from websockets.frames import Frame, Opcode
 
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
-from anytime_service.limits import queues, turns
-from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.limits.turns import AT_ONCE, DeadlineTimer, FairQueue, Turns
+from anytime_service.limits.turns import AT_ONCE, DeadlineTimer, FairQueue, TimeoutQueue, Turns
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
 from anytime_service.server.connections import TokenBucket
@@ -125,8 +123,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (queues, turns):
-        monkeypatch.setattr(module, "now_ms", made)
+    monkeypatch.setattr("anytime_service.limits.turns.now_ms", made)
     return made
 
 

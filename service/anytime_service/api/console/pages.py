@@ -36,8 +36,7 @@ from anytime.types import Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
-from anytime_service.http.responses import PageRoute, check_query, problem_response
-from anytime_service.schemas.problem import Problem
+from anytime_service.http.responses import PageRoute, blank, check_query, problem_response
 
 STATIC = Path(__file__).with_name("static")
 
@@ -179,7 +178,7 @@ async def console_file(request: Request, file: str) -> Response:
     asset = assets().get(file)
     if asset is None and file in LIBRARIES:
         detail = f"{LIBRARIES[file][0]} is not installed next to the server; pip install 'anytime-linear[serve]'"
-        return problem_response(Problem("about:blank", "Not Found", 404, detail))
+        return problem_response(blank(404, detail))
     if asset is None:
         raise HTTPException(404)
     return send(request, asset, LIBRARY if file in LIBRARIES else PAGE if file.endswith(".html") else OWN)
