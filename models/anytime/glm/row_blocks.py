@@ -165,9 +165,7 @@ class RowBlock:
         weights, folds, counts = (rows_of(each, rows) for each in (self.weights, self.folds, self.counts))
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
         apart = None if self.sparse is None else self.sparse[rows]
-        return RowBlock(
-            self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped, apart, self.at_zero
-        )
+        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped, apart, self.at_zero)
 
     def spans(self, folds: Sequence[HeldOutRows]) -> Iterator[tuple[slice, int]]:
         """Yield disjoint spans of all rows, in order, each with the place of the fold that it is inside, or -1."""
