@@ -330,8 +330,10 @@ class Expansion(Columns):
     @cached_property
     def keys(self) -> tuple[object, ...]:
         """Return what each term is, whatever its name: where there are more levels, names have more digits."""
-        own = [(column.name, term._replace(suffix="")) for column in self.columns for term in column.terms]
-        return (*own, *chain.from_iterable(each.terms for each in self.products))
+        return (
+            *((column.name, term._replace(suffix="")) for column in self.columns for term in column.terms),
+            *chain.from_iterable(each.terms for each in self.products),
+        )
 
     @cached_property
     def plain(self) -> Expansion:

@@ -287,9 +287,8 @@ class JointFits:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""
         train, varies = self._trains[f], self._varies[f, :, 0]
         view = train.view(self._columns[varies[1:]])
-        theta, stop = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0), ROUGH
-        if self._ending.precise:
-            stop = replace(EXACT, decrement=self._ending.decrement * ROUGH.decrement)
+        theta, decrement = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0), self._ending.decrement
+        stop = replace(EXACT, decrement=decrement * ROUGH.decrement) if self._ending.precise else ROUGH
         try:
             theta[varies] = optimum(view, alpha, theta[varies], self._scale, stop=stop).theta
         except TrainingError:

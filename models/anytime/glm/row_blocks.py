@@ -82,16 +82,23 @@ class RowBlock:
         """Return the block in single precision, unless it is mapped."""
         if self.mapped is not None or self.Z.dtype == np.float32:
             return self
-        apart = None if self.sparse is None else self.sparse.astype(np.float32)
-        Z, Y = self.Z.astype(np.float32), self.Y.astype(np.float32, order="F")
-        return replace(self, Z=Z, Y=Y, sparse=apart, _tiled={})
+        return replace(
+            self,
+            Z=self.Z.astype(np.float32),
+            Y=self.Y.astype(np.float32, order="F"),
+            sparse=None if self.sparse is None else self.sparse.astype(np.float32),
+            _tiled={},
+        )
 
     def in_order(self, columns: Index, apart: Index) -> RowBlock:
         """Return the block with some columns of Z and of the sparse features only, in that order."""
-        Z = self.Z[np.append(0, columns + 1)]
-        if not len(apart):
-            return replace(self, Z=Z, sparse=None, at_zero=self.at_zero[:0], _tiled={})
-        return replace(self, Z=Z, sparse=self.sparse[:, apart], at_zero=self.at_zero[apart], _tiled={})
+        return replace(
+            self,
+            Z=self.Z[np.append(0, columns + 1)],
+            sparse=None if self.sparse is None else self.sparse[:, apart],
+            at_zero=self.at_zero[apart],
+            _tiled={},
+        )
 
     @cached_property
     def ignored(self) -> Index:
@@ -162,10 +169,12 @@ class RowBlock:
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
-        weights, folds, counts = (rows_of(each, rows) for each in (self.weights, self.folds, self.counts))
+        weights, folds, counts, sparse = (
+            rows_of(each, rows) for each in (self.weights, self.folds, self.counts, self.sparse)
+        )
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
-        apart = None if self.sparse is None else self.sparse[rows]
-        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped, apart, self.at_zero)
+        Z, Y = self.Z[:, rows], self.Y[rows]
+        return RowBlock(Z, Y, weights, folds, gaps, counts, self.mapped, sparse, self.at_zero)
 
     def spans(self, folds: Sequence[HeldOutRows]) -> Iterator[tuple[slice, int]]:
         """Yield disjoint spans of all rows, in order, each with the place of the fold that it is inside, or -1."""
@@ -218,19 +227,24 @@ def with_sparse(row_blocks: Sequence[RowBlock], gram: Gram) -> tuple[tuple[RowBl
     Features with missing values stay where they are, and so do all features of mapped blocks.
     """
     at_zero = -gram.x_mean / gram.x_scale
-    others = [np.count_nonzero(each.Z[1:] != at_zero[:, np.newaxis], axis=1) for each in row_blocks]
-    is_sparse = (np.sum(others, axis=0) <= SPARSE_SHARE * sum(len(each.Y) for each in row_blocks)) & ~gram.constant
+    counts = sum(
+        np.count_nonzero(each.Z[1:] != at_zero[:, np.newaxis], axis=1) for each in row_blocks if each.mapped is None
+    )
+    is_sparse = (counts <= SPARSE_SHARE * sum(len(each.Y) for each in row_blocks)) & ~gram.constant
     is_sparse[np.unique([j for each in row_blocks for j in each.gaps]).astype(np.intp)] = False
-    rows, columns = np.flatnonzero(is_sparse), np.flatnonzero(~is_sparse)
-    if len(rows) < MIN_SPARSE or any(each.mapped is not None for each in row_blocks):
+    if np.count_nonzero(is_sparse) < MIN_SPARSE or any(each.mapped is not None for each in row_blocks):
         return tuple(row_blocks), None
-    places = np.zeros(len(is_sparse), dtype=np.intp)
-    places[columns], places[rows] = np.arange(len(columns)), -1 - np.arange(len(rows))
-    apart = [csr_array((each.Z[1 + rows] - at_zero[rows, np.newaxis]).T) for each in row_blocks]
+    columns, at_zero = np.append(True, ~is_sparse), at_zero[is_sparse]
+    apart = [csr_array((each.Z[~columns] - at_zero[:, np.newaxis]).T) for each in row_blocks]
     return tuple(
-        replace(each, Z=each.Z[np.append(0, columns + 1)], sparse=own, at_zero=at_zero[rows])
+        replace(each, Z=each.Z[columns], sparse=own, at_zero=at_zero)
         for each, own in zip(row_blocks, apart, strict=True)
-    ), places
+    ), _places(is_sparse)
+
+
+def _places(is_sparse: Bool) -> Index:
+    """Return the places of features in blocks, as those of `BlockDesign`."""
+    return np.where(is_sparse, -np.cumsum(is_sparse, dtype=np.intp), np.cumsum(~is_sparse, dtype=np.intp) - 1)
 
 
 def _cut(block: Block) -> Iterator[Block]:
@@ -313,7 +327,7 @@ class BlockDesign(Design):
             return self
         places, own = np.zeros(len(self.ridge), dtype=np.intp), self.placed(columns)
         apart = own < 0
-        places[columns[~apart]], places[columns[apart]] = np.arange((~apart).sum()), -1 - np.arange(apart.sum())
+        places[columns] = _places(apart)
         blocks = tuple(each.in_order(own[~apart], -1 - own[apart]) for each in self.row_blocks)
         return replace(self, row_blocks=blocks, places=places)
 
@@ -352,9 +366,10 @@ class BlockView(View):
         self.row_blocks = design.training
         places = design.placed(columns)
         self._runs = _runs(np.append(0, 1 + places[places >= 0]))
-        # Coefficients of Z and of the sparse features, and the places of these.
-        self._in_Z = np.append(0, 1 + np.flatnonzero(places >= 0))
-        self._apart, self._places = 1 + np.flatnonzero(places < 0), -1 - places[places < 0]
+        # The coefficients of Z come first in sums, then those of the sparse features, whose places these are.
+        self._first, self._apart = 1 + int((places >= 0).sum()), -1 - places[places < 0]
+        self._stored = np.concatenate([[0], 1 + np.flatnonzero(places >= 0), 1 + np.flatnonzero(places < 0)])
+        self._order = np.argsort(self._stored)
 
     def predictors(self, theta: Float) -> Predictors:
         """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass."""
@@ -446,36 +461,34 @@ class BlockView(View):
 
     def _times(self, theta: Float, row_block: RowBlock) -> Float:
         """Return theta (m, d + 1) times the rows of the view (m, rows), run by run, without a copy of these."""
-        Z, own = row_block.Z, theta[:, self._in_Z] if len(self._apart) else theta
+        Z, theta = row_block.Z, theta[:, self._stored] if len(self._apart) else theta
         product = np.empty((len(theta), Z.shape[1]), Z.dtype)
         for number, (to, out_of) in enumerate(self._runs):
             for rows in _pieces(Z.shape[1], len(theta) * (to.stop - to.start)):
                 if number == 0:
-                    np.matmul(own[:, to], Z[out_of, rows], out=product[:, rows])
+                    np.matmul(theta[:, to], Z[out_of, rows], out=product[:, rows])
                 else:
-                    product[:, rows] += own[:, to] @ Z[out_of, rows]
+                    product[:, rows] += theta[:, to] @ Z[out_of, rows]
         if len(self._apart):
             apart = np.zeros((len(row_block.at_zero), len(theta)), Z.dtype)
-            apart[self._places] = theta[:, self._apart].T
-            product += (row_block.sparse @ apart).T
-            product += (row_block.at_zero @ apart)[:, np.newaxis]
+            apart[self._apart] = theta[:, self._first :].T
+            product += (row_block.sparse @ apart).T + (row_block.at_zero @ apart)[:, np.newaxis]
         return product
 
     def _against(self, residual: Float, row_block: RowBlock) -> Float:
         """Return residual (m, rows) times the rows of the view, transposed: (m, d + 1)."""
-        Z, product = row_block.Z, np.zeros((len(residual), len(self._in_Z)))
+        Z, product = row_block.Z, np.zeros((len(residual), self.width))
         for to, out_of in self._runs:
             for rows in _pieces(Z.shape[1], len(residual) * (to.stop - to.start)):
                 if Z.dtype == np.float32:  # half the time, of some coefficients, and longer in double precision
                     product[:, to] += (Z[out_of, rows] @ residual[:, rows].T).T
                 else:
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
-        if not len(self._apart):
-            return product
-        whole, apart = np.empty((len(residual), self.width)), (row_block.sparse.T @ residual.T).T
-        whole[:, self._in_Z] = product
-        whole[:, self._apart] = (apart + product[:, :1] * row_block.at_zero)[:, self._places]
-        return whole
+        if len(self._apart):
+            apart = (row_block.sparse.T @ residual.T).T + product[:, :1] * row_block.at_zero
+            product[:, self._first :] = apart[:, self._apart]
+            product = product[:, self._order]
+        return product
 
     @np.errstate(all="ignore")  # solvers of values that are not finite are not used
     def fold_hessians(self, theta: Float, folds: Sequence[HeldOutRows]) -> Float:
@@ -514,7 +527,7 @@ class BlockView(View):
     def _chunks(self, row_block: RowBlock, part: slice) -> Iterator[tuple[Float, slice]]:
         """Yield Z of the chunks of some rows of a block, without sparse features; each is valid until the next."""
         Z, gaps, dtype = row_block.Z, self._gaps(row_block), self.design.dtype
-        width = len(self._in_Z)
+        width = self._first
         step = min(max(256, CHUNK_VALUES // width, width), part.stop - part.start)
         plain = len(self._runs) == 1 and not gaps and dtype == Z.dtype
         buffer = None if plain else np.empty((width, step), dtype)
@@ -527,7 +540,7 @@ class BlockView(View):
             for to, out_of in self._runs:
                 chunk[to] = Z[out_of, rows]
             for row, missing, mean in gaps:
-                chunk[np.searchsorted(self._in_Z, row), missing[rows]] = mean
+                chunk[self._order[row], missing[rows]] = mean
             yield chunk, rows
 
     def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
@@ -585,32 +598,28 @@ class BlockView(View):
         """
         w = row_block.weights
 
-        at, apart, at_zero = self._in_Z, self._apart, row_block.at_zero[self._places, np.newaxis]
+        first, at_zero = self._first, row_block.at_zero[self._apart]
 
         @np.errstate(all="ignore")  # in a thread of its own
         def of_part(part: slice) -> Float:
-            sums = np.zeros((count, len(at), len(at)))
-            across, within = np.zeros((count, len(apart), len(at))), np.zeros((count, len(apart), len(apart)))
+            sums = np.zeros((count, self.width, self.width))
             for Z, rows in self._chunks(row_block, part):
-                marks = row_block.sparse[rows][:, self._places] if len(apart) else None
+                apart = row_block.sparse[rows][:, self._apart] if len(at_zero) else None
                 for k, weights in enumerate(weights_of(eta[rows], row_block.Y[rows])):
                     own = np.maximum(weights if w is None else weights * w[rows], 0.0)  # negative by rounding only
                     B = Z * np.sqrt(own).astype(Z.dtype)  # numpy recognises BB' and computes half of it
-                    sums[k] += B @ B.T
-                    if marks is not None:
-                        weighted = marks.copy()
-                        weighted.data *= np.repeat(own, np.diff(marks.indptr))
-                        across[k] += weighted.T @ Z.T
-                        within[k] += (weighted.T @ marks).toarray()
-            if not len(apart):
-                return sums
-            by_one = across[:, :, :1]
-            within += at_zero * by_one.transpose(0, 2, 1) + (by_one + at_zero * sums[:, :1, :1]) * at_zero.T
-            across += at_zero * sums[:, :1]
-            whole = np.empty((count, self.width, self.width))
-            whole[:, at[:, np.newaxis], at], whole[:, apart[:, np.newaxis], apart] = sums, within
-            whole[:, apart[:, np.newaxis], at], whole[:, at[:, np.newaxis], apart] = across, across.transpose(0, 2, 1)
-            return whole
+                    sums[k, :first, :first] += B @ B.T
+                    if apart is not None:
+                        weighted = apart.copy()
+                        weighted.data *= np.repeat(own, np.diff(apart.indptr))
+                        sums[k, first:, :first] += weighted.T @ Z.T
+                        sums[k, first:, first:] += (weighted.T @ apart).toarray()
+            if len(at_zero):
+                sums[:, :first, first:] = sums[:, first:, :first].transpose(0, 2, 1)
+                sums[:, first:] += at_zero[:, np.newaxis] * sums[:, :1]
+                sums[:, :, first:] += sums[:, :, :1] * at_zero
+                sums = sums[:, self._order[:, np.newaxis], self._order]
+            return sums
 
         size = count * self.width**2
         alone = len(self.design.row_blocks) == 1 and self.design.held is None

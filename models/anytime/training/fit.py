@@ -226,14 +226,10 @@ class Fit(Choice[GroupOrder]):
 
 
 class Candidates(NamedTuple):
-    """Terms that a fit may have, what was selected of their bases, and sentences on the pairs among them.
-
-    `simple` are those without pairs, nor levels that a likelihood may not need; None are all.
-    """
+    """Terms that a fit may have, what was selected of their bases, and sentences on the pairs among them."""
 
     terms: Terms
     choice: TermChoice
-    simple: Terms | None = None
     said: tuple[str, ...] = ()
 
 
@@ -242,16 +238,17 @@ ALL = TermChoice()
 
 def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> Candidates:
     paired = None if rows is None else with_pairs(candidates.terms, rows, options)
-    if paired is None:
-        return candidates
-    return Candidates(paired[0], candidates.choice, candidates.simple or candidates.terms, paired[1:])
+    return candidates if paired is None else Candidates(paired[0], candidates.choice, paired[1:])
 
 
-def _problem(candidates: Candidates, options: Options, observed: Observations | None) -> Problem[Any, Any]:
-    terms, simple = candidates.terms, candidates.simple
-    if observed is None:
-        return LeastSquares(terms, options, simple=simple)
-    return Likelihood(terms, options, observed, simple=simple)
+def _problem(terms: Terms, first: Terms, options: Options, observed: Observations | None) -> LeastSquares | Likelihood:
+    """Return the problem of some terms, of which the `first` are the simple ones."""
+    simple = None if terms is first else first
+    return (
+        LeastSquares(terms, options, simple=simple)
+        if observed is None
+        else Likelihood(terms, options, observed, simple=simple)
+    )
 
 
 def fit(
@@ -306,28 +303,28 @@ def fit(
         found, nested = SelectedTerms(ALL, ALL), [Candidates(whole, ALL)]
         if expansion is None:
             found = selected_terms(whole, partial(LeastSquares, options=options))
-            nested = [Candidates(whole.reduced(found.best), found.best)]
+            choices = [found.best]
             if found.best.levels and observed is not None:  # a likelihood may need no levels
-                curves = found.best._replace(levels=0)
-                nested.insert(0, Candidates(whole.reduced(curves), curves))
-                nested[1] = nested[1]._replace(simple=nested[0].terms)
+                choices = [found.best._replace(levels=0), found.best]
+            nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
+        first = nested[0].terms
         paired_by = partial(_with_pairs, rows=rows, options=options)
         if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:
             nested.append(paired)
         most = used = nested[-1]
-        problem = problem_of(most)
+        problem: Problem[Any, Any] = problem_of(most.terms, first)
         if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
         used = used if options.pairs == "auto" else paired_by(used)
-        problem = problem if used is most else problem_of(used)
+        problem = problem if used is most else problem_of(used.terms, first)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
             lines = lines if options.pairs == "auto" else paired_by(lines)
-            other = problem_of(lines)
-            used, problem = (used, problem) if problem.has_less_error(other) else (lines, other)
+            simple = problem_of(lines.terms, lines.terms)
+            used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)

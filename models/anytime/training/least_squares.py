@@ -152,11 +152,6 @@ class LeastSquares(Problem[Gram | Kernels, FactoredOrder]):
             return kernel_sequencer(data, self.groups, self.options)
         return sequencer(data, self.groups, self.options)
 
-    @property
-    def rough(self) -> Callable[[float], GroupOrder] | None:
-        """Return the search on the simple terms."""
-        return None if self.simple is None or self.options.epsilon is not None else self.squares()
-
     def errors(self, requests: Sequence[Request]) -> Iterator[Float]:
         tasks = [
             partial(fold.errors, order.columns, order.ends, alphas, longest)

@@ -279,7 +279,7 @@ class Problem(ABC, Generic[T, S]):
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
         """Return a cheaper search whose orders are close enough to choose the penalty with, if there is one."""
-        return None
+        return None if self.simple is None or self.options.epsilon is not None else self.squares()
 
     def squares(self) -> Callable[[float], GroupOrder]:
         """Return the search by least squares on the simple terms; the orders have these columns only."""
