@@ -241,8 +241,14 @@ def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> 
     return candidates if paired is None else Candidates(paired[0], candidates.choice, paired[1:])
 
 
-def _problem(terms: Terms, options: Options, observed: Observations | None) -> Problem[Any, Any]:
-    return LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed)
+def _problem(terms: Terms, first: Terms, options: Options, observed: Observations | None) -> LeastSquares | Likelihood:
+    """Return the problem of some terms, of which the `first` are the simple ones."""
+    simple = None if terms is first else first
+    return (
+        LeastSquares(terms, options, simple=simple)
+        if observed is None
+        else Likelihood(terms, options, observed, simple=simple)
+    )
 
 
 def fit(
@@ -301,22 +307,23 @@ def fit(
             if found.best.levels and observed is not None:  # a likelihood may need no levels
                 choices = [found.best._replace(levels=0), found.best]
             nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
+        first = nested[0].terms
         paired_by = partial(_with_pairs, rows=rows, options=options)
         if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:
             nested.append(paired)
         most = used = nested[-1]
-        problem = problem_of(most.terms)
+        problem: Problem[Any, Any] = problem_of(most.terms, first)
         if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
         used = used if options.pairs == "auto" else paired_by(used)
-        problem = problem if used is most else problem_of(used.terms)
+        problem = problem if used is most else problem_of(used.terms, first)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
             lines = lines if options.pairs == "auto" else paired_by(lines)
-            simple = problem_of(lines.terms)
+            simple = problem_of(lines.terms, lines.terms)
             used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)

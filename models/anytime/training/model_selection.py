@@ -37,7 +37,7 @@ from anytime.model.manifest import Candidate, Selected
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import in_threads
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import GroupOrder
+from anytime.selection import GroupOrder, sequencer
 from anytime.selection.criteria import TIE
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
@@ -183,6 +183,11 @@ class Terms:
     def gram(self) -> Gram:
         return Gram.of(self.moments)
 
+    def places(self, among: Terms) -> Index:
+        """Return the places of these terms among others that include them."""
+        place = {key: k for k, key in enumerate(among.expansion.keys)}
+        return np.array([place[key] for key in self.expansion.keys], dtype=np.intp)
+
     def reduced(self, choice: TermChoice) -> Terms:
         """Return the terms of one choice, with indicators of missing values; it is computed again by each call."""
         reduced, spans = self.expansion.reduced(choice)
@@ -231,11 +236,19 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem(ABC, Generic[T, S]):
-    """One loss on some terms of the rows: everything that the choice of penalties and the stored prefixes need."""
+    """One loss on some terms of the rows: everything that the choice of penalties and the stored prefixes need.
+
+    Attributes
+    ----------
+    simple : Terms | None
+        Some of the terms, without pairs or levels that take long: the penalty whose order of these is best orders all.
+        None are all terms.
+    """
 
     terms: Terms
     options: Options
     known: Known = field(default_factory=dict, init=False)
+    simple: Terms | None = field(default=None, kw_only=True)
 
     one_by_one: ClassVar[bool] = False
     """Whether fits take so long that penalties are tried one after the other, until the error rises."""
@@ -265,8 +278,19 @@ class Problem(ABC, Generic[T, S]):
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
-        """Return a cheaper search whose orders are close enough to choose the penalty with, if `one_by_one`."""
-        return None
+        """Return a cheaper search whose orders are close enough to choose the penalty with, if there is one."""
+        return None if self.simple is None or self.options.epsilon is not None else self.squares()
+
+    def squares(self) -> Callable[[float], GroupOrder]:
+        """Return the search by least squares on the simple terms; the orders have these columns only."""
+        terms = self.simple or self.terms
+        search, places = sequencer(terms.gram, terms.expansion.terms, self.options), terms.places(self.terms)
+
+        def order(alpha: float) -> GroupOrder:
+            found = search(alpha)
+            return replace(found, columns=places[found.columns], state=None)
+
+        return order
 
     @abstractmethod
     def errors(self, requests: Sequence[Request]) -> Iterable[Float]:
@@ -336,7 +360,8 @@ class Problem(ABC, Generic[T, S]):
         if folds:
             exhaustive = options.one_se and not self.one_by_one
             distances = EVERY if exhaustive else FINE if refine else COARSE
-            choice = choose(self, distances, COARSE if self.groups.products else None)  # with pairs, searches take long
+            # With pairs, searches take long.
+            choice = choose(self, distances, COARSE if self.groups.products and self.simple is None else None)
         else:
             sequence = self.orders(self.data)(options.grid[0])
             choice = Choice(options.grid[0], sequence, np.full(len(sequence.ends), options.grid[0]))
@@ -381,7 +406,7 @@ def choose(
     `distances` are as `EVERY`, `COARSE` and `FINE`; those of penalties that orders are learned at may be fewer.
     """
     grid, one_se, order = problem.options.grid, problem.options.one_se, problem.orders(problem.data)
-    rough = problem.rough if problem.one_by_one and len(grid) > 1 else None
+    rough = problem.rough if len(grid) > 1 else None
     known = problem.known if rough is None else {}  # errors of rough orders are rough as well
     orders: dict[int, GroupOrder | None] = {}
     weights = np.array([fold.weight for fold in problem.folds])

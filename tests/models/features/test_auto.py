@@ -19,6 +19,8 @@ from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.moments.accumulate import fold_moments_of
+from anytime.training.model_selection import Terms
 from anytime.types import Float
 from models.commands import Capture, output, refusal
 from models.present import present
@@ -53,6 +55,18 @@ def mean_error(errors: Float | None, costs: Float) -> float:
 def size_of(groups: FeatureGroups) -> str:
     (basis,) = {groups.bases[name].basis for name in ("bent", "other", "steps")}
     return str(basis)
+
+
+def test_terms_are_found_among_those_with_more_levels_whatever_their_names() -> None:
+    levels = (1.0, 1.000001)
+    basis = ColumnBasis(basis="auto", knots=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0), levels=levels, range=None)
+    basis = basis.model_copy(update={"points": levels[1:], "point_rows": (20,)})
+    expansion = Expansion.of(ONE.with_bases({"x": basis}))
+    parts = fold_moments_of(np.arange(60.0)[:, np.newaxis] % 7, np.arange(60.0), expansion=expansion)
+    whole = Terms(expansion, parts, parts[0])
+    fewer, more = (whole.reduced(Choice(7, None, least)) for least in (0, 2))
+    assert (fewer.expansion.terms.features[-1], more.expansion.terms.features[-2]) == ("x=1", "x=1.0")
+    assert fewer.places(more).tolist() == [*range(9)]
 
 
 @given(st.lists(st.integers(0, 6) | st.sampled_from([0, 1, 2]), max_size=60))

@@ -303,6 +303,53 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
     assert [array.tobytes() for array in (*arrays, thin.data, thin.indices, thin.indptr)] == before
 
 
+# Sparse features.
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("family", KINDS)
+def test_features_that_are_rarely_not_zero_are_stored_apart_and_give_the_same_sums(
+    family: Family, gaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+    monkeypatch.setattr(row_blocks, "CHUNK_VALUES", 1)
+    case, rng = weighted(family), np.random.default_rng(7)
+    case.X[:, [1, 2, 5]] = rng.random((len(case.X), 3)) < 0.04
+    case.X[rng.random(len(case.X)) < 0.1, 3] = np.nan
+    if gaps:
+        case.X[rng.random(len(case.X)) < 0.01, 2] = np.nan
+    folds = np.arange(len(case.X)) % 3
+    plain = case.design()
+    observed = Observed(cut(case, 128, folds), case.target)
+    apart: Any = observed.design(plain.gram, plain.family, plain.weight)
+    assert np.flatnonzero(present(apart.places) < 0).tolist() == ([1, 5] if gaps else [1, 2, 5])
+    assert sum(each.Z.size for each in apart.row_blocks) < sum(each.Z.size for each in plain.row_blocks)
+    for columns in (np.array([5, 0, 2, 3, 1]), np.array([1]), np.array([0, 4])):
+        theta = 0.3 * rng.normal(size=(len(columns) + 1, plain.predictors))
+        for ours, rounding in ((apart, 1e-11), (apart.in_order(columns), 1e-11), (apart.single, 1e-5)):
+            (one, etas), (other, known) = ((v, v.predictors(theta)) for v in (ours.view(columns), plain.view(columns)))
+            found, expected = one.evaluate(etas, hessian=True), other.evaluate(known, hessian=True)
+            for a, b in (
+                *zip(map(present, found), map(present, expected), strict=True),
+                (one.weighted_grams(etas), other.weighted_grams(known)),
+                (one.hessian_product(etas)(theta), other.hessian_product(known)(theta)),
+            ):
+                np.testing.assert_allclose(a, b, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("family", ["binomial", "multinomial"])
+def test_sparse_features_have_the_coefficients_of_others(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = weighted(family)
+    case.X[:, [1, 2, 5]] = np.random.default_rng(7).random((len(case.X), 3)) < 0.04
+    folds = np.arange(len(case.X)) % 3
+    plain = fitted(case, cut(case, 128, folds), folds)
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+    apart = fitted(case, cut(case, 128, folds), folds)
+    assert order_of(apart) == order_of(plain)
+    np.testing.assert_allclose(apart.prefixes.packed, plain.prefixes.packed, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(present(apart.errors), present(plain.errors), rtol=1e-4)
+
+
 # Folds.
 
 

@@ -180,6 +180,31 @@ def test_few_rows_are_measured_at_every_penalty_unless_coefficients_are_many(mon
     assert np.isinf(errors[:, -1]).any()
 
 
+@pytest.fixture
+def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store every feature that is rarely not 0 apart."""
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+
+
+@pytest.mark.usefixtures("sparse")
+@pytest.mark.parametrize("name", ["indicators", "classes"])
+def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None:
+    design, folds = TABLES[name]().held_out()
+    assert (design.places is not None) == (name == "indicators")
+    held = [fold.train.held_rows for fold in folds]
+    columns = np.array([5, 4, 0, 1, 7])
+    thetas = np.random.default_rng(0).normal(size=(len(folds), 4, design.predictors))
+    used = columns[:3]
+    ordered = design.in_order(columns)
+    for precise, rounding in ((True, 1e-12), (False, 1e-4)):
+        found, expected = [
+            (each if precise else each.single).view(used).evaluate_folds(thetas, held) for each in (ordered, design)
+        ]
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=rounding * np.abs(theirs).max())
+
+
+@pytest.mark.usefixtures("sparse")
 @pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
 @pytest.mark.parametrize("pieces", [False, True])
 def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:

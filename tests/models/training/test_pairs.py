@@ -263,6 +263,15 @@ def test_the_strongest_pairs_are_found_and_explain_what_additive_terms_cannot() 
     np.testing.assert_allclose([*found.staged_predict(T)][-1], found.predict(T))
 
 
+@pytest.mark.parametrize("estimator", [AnytimeRegressor, AnytimeClassifier])
+def test_groups_are_ordered_at_the_penalty_that_is_best_without_pairs(estimator: Any) -> None:
+    X, y = interacting(1500, 9)
+    y = y if estimator is AnytimeRegressor else (y > 0).astype(int)
+    additive, paired = (estimator(alpha="cv", basis="hinge", pairs=pairs).fit(X, y) for pairs in (0, 2))
+    assert len(pairs_of(paired)) == 2
+    assert paired.model_.manifest.alpha == additive.model_.manifest.alpha
+
+
 def test_auto_keeps_the_pairs_that_help_and_none_without_interactions() -> None:
     X, y = interacting(4000, 2)
     assert pairs_of(AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)) >= {("x2", "x3"), ("x4", "x5")}
