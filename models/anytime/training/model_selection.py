@@ -30,6 +30,7 @@ import numpy as np
 from anytime.errors import TrainingError
 from anytime.features.bases import MIN_LEVEL_ROWS, MIN_MISSING
 from anytime.features.bases import Choice as TermChoice
+from anytime.features.bases.hinge import OCTILES
 from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups
@@ -531,7 +532,7 @@ def selected_terms(whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]
         except NoStepsError:
             if choice == choices[-1] and not tried:
                 raise
-    curves = [each for each in tried if each.form == 2]
+    curves = [each for each in tried if each.form in (2, 3)]
     for choice in whole.expansion.with_levels(_least(curves).choice) if curves else ():
         tried.append(_tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha))
         if _least(tried) is not tried[-1]:
@@ -572,7 +573,8 @@ def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) 
         problem.check_steps(order)
     measured = along(problem, order, COARSE)[1]
     curve = Errors(problem.area(order, measured.folds, last=True), measured.weights)
-    form = 2 + bool(choice.levels) if choice.size else int(choice.clamp or 0)
+    finer = (choice.size or 0) > OCTILES
+    form = 2 + finer + 2 * bool(choice.levels) if choice.size else int(choice.clamp or 0)
     base = Errors(measured.folds[:, 0], measured.weights)
     return Tried(choice, form, alpha, curve, base, (float(curve.mean), float(measured.mean[-1])))
 

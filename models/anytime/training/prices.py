@@ -42,8 +42,8 @@ MAX_MEMORY, TABLES = 2**28, 16
 def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGroups, tuple[str, ...]]:
     """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
 
-    Only curves whose number of hinges is to be selected are replaced; where they have levels, these go first. `rows`
-    are those to learn from.
+    Only curves whose number of hinges is to be selected are replaced; where they are finer or have levels, these go
+    first. `rows` are those to learn from.
     """
     whole = Expansion.of(groups)
     curved = sum(len(column.basis.choices) > 0 for column in whole.columns)
@@ -128,20 +128,20 @@ class Size(NamedTuple):
 def affordable_levels(
     target: Target, options: Options, expansion: Expansion, rows: int, folds: int
 ) -> tuple[FeatureGroups, tuple[str, ...]]:
-    """Return groups without levels of numbers that a likelihood takes long for, and the sentence that says so.
+    """Return groups without levels of numbers and finer curves that take a likelihood long, and a sentence that says so.
 
     `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
     """
-    points = sum(len(column.basis.points) for column in expansion.columns)
-    if not points or target.family.least_squares:
-        return expansion.groups, ()
     simple = expansion.reduced(Choice(levels=0))[0]
+    more = expansion.size - simple.size
+    if not more or target.family.least_squares:
+        return expansion.groups, ()
     size = Size.of(target, options, simple, rows, folds)
-    time = size._replace(terms=size.terms + points, selected=size.selected + points).likelihood
+    time = size._replace(terms=size.terms + more, selected=size.selected + more).likelihood
     if time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
         return expansion.groups, ()
     return simple.groups, (
-        f"numbers have no levels next to their curves: {points} more terms would take a likelihood about "
+        f"numbers have neither levels next to their curves nor finer curves: {more} more terms would take a likelihood about "
         f"{time / size.likelihood:.0f} times as long (--family gaussian tries them)",
     )
 
@@ -162,7 +162,7 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
     if 0.0 in options.grid:
         hint = f"without a penalty, a {likelihood} likelihood may have no optimum"
         return DefaultFamily(squares, f"least squares on their indicators: {hint}")
-    size = Size.of(target, options, expansion, rows, folds)
+    size = Size.of(target, options, expansion.reduced(Choice(levels=0))[0], rows, folds)
     price = size.likelihood / size.least_squares
     if price > MAX_PRICE and size.likelihood > SHORT_S:
         hint = f"a {likelihood} likelihood takes about {price:.0f} times as long (--family {likelihood} fits it)"

@@ -191,7 +191,7 @@ class Basis(ABC):
     clamp : Clamp
         The default clamp of numbers, that of dates being 0; None if values are never clamped.
     choices : tuple[int, ...]
-        K that cross-validation selects from; empty if it selects nothing.
+        K that cross-validation selects from, ascending; empty if it selects nothing.
     line : Literal["own", "same"] | None
         Where it selects between a clamp and a line without one: whether that line is a term of its own, or the same,
         because no training row is outside the clamp.
@@ -210,7 +210,6 @@ class Basis(ABC):
     default: ClassVar[float | None] = 0
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
-    choices: ClassVar[tuple[int, ...]] = ()
     line: Literal["own", "same"] | None = None
     level_rows: tuple[int, ...] = ()
     points: tuple[float, ...] = ()
@@ -239,6 +238,10 @@ class Basis(ABC):
     @abstractmethod
     def terms(self) -> list[Term]:
         """Return the terms of the column."""
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return ()
 
     @property
     def reader(self) -> Reader | None:
