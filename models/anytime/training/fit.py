@@ -19,6 +19,7 @@ from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
 from anytime.features.bases import Choice as TermChoice
+from anytime.features.bases.hinge import OCTILES
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
@@ -298,8 +299,10 @@ def fit(
         if expansion is None:
             found = selected_terms(whole, partial(LeastSquares, options=options))
             choices = [found.best]
-            if found.best.levels and observed is not None:  # a likelihood may need no levels
-                choices = [found.best._replace(levels=0), found.best]
+            if observed is not None:  # a likelihood may need neither levels nor finer curves
+                simpler = found.best._replace(levels=found.best.levels and 0)
+                coarser = simpler._replace(size=simpler.size and min(simpler.size, OCTILES))
+                choices = [*dict.fromkeys((coarser, simpler, found.best))]
             nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
         paired_by = partial(_with_pairs, rows=rows, options=options)
         if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:

@@ -156,8 +156,8 @@ class Octiles(Hinge):
     def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
         curve = super()._with_levels(K, knots, sample, different)
         points, rows = different.next_to(curve, sample)
-        if finer := different.finer(curve, sample):
-            curve = replace(curve, size=len(finer), knots=finer)
+        if not points and (finer := different.finer(curve, sample)):
+            curve = replace(curve, size=FINEST, knots=finer)
         return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
 
     @property
