@@ -10,7 +10,17 @@ import numpy as np
 
 from anytime.errors import GroupsError
 from anytime.features import operations
-from anytime.features.bases.basis import MIN_LEVEL_ROWS, NUMERIC, Basis, Choice, Clamp, ColumnSample, Kind, Linear, suffixes
+from anytime.features.bases.basis import (
+    MIN_LEVEL_ROWS,
+    NUMERIC,
+    Basis,
+    Choice,
+    Clamp,
+    ColumnSample,
+    Kind,
+    Linear,
+    suffixes,
+)
 from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.operations import LINE, VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
@@ -21,7 +31,7 @@ COMMON_SHARE = 0.1
 MAX_INDICATORS = 5
 
 OCTILES, FINEST = 7, 63
-"""Number of knots of a curve, and of a finer one."""
+"""Number of knots of basis `auto`, and of its finer curves."""
 
 MIN_SHARED = 0.5
 """Share of the rows without a common value that the levels next to a curve must have."""
@@ -104,8 +114,8 @@ class Hinge(Basis):
 class Octiles(Hinge):
     """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them.
 
-    Where the sample shows that these explain more, K may be 63, too. It also selects whether there are levels next to the
-    curve, where the sample shows that these explain more, and how many rows each needs.
+    It also selects whether there are levels next to the curve, and how many rows each needs, or else 63 hinges, where
+    the sample shows that these explain more.
 
     Attributes
     ----------
@@ -162,28 +172,31 @@ class Octiles(Hinge):
 
     @property
     def choices(self) -> tuple[int, ...]:
-        return (0, 1, 3, OCTILES, FINEST) if self.size == FINEST else (0, 1, 3, OCTILES)
+        return tuple(size for size in (0, 1, 3, OCTILES, FINEST) if size <= self.size)
 
     def described(self) -> ColumnBasis:
         own = {"points": self.points, "point_rows": self.point_rows}
         return super().described().model_copy(update={name: part for name, part in own.items() if part})
 
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
-        """Return the basis `hinge:K` of the same values, or `linear` for 0; without K and levels, the octiles."""
+        """Return the basis `hinge:K` of the same values, or `linear` for 0."""
         if choice.size == 0:
             line = len(self.terms) - 1 if self.line == "own" and not choice.clamp else 0
             return Linear(), [(line, line + 1)]
         least = 1 if choice.levels is None else choice.levels or np.inf
         rare = {point for point, rows in zip(self.points, self.point_rows, strict=True) if rows < least}
         levels = tuple(level for level in self.levels if level not in rare)
-        size = choice.size or (OCTILES if choice.levels == 0 else FINEST)
-        every = max((self.size + 1) // (size + 1), 1)
+        size = min(self.size, choice.size or (FINEST if choice.levels is None else OCTILES))
+        every = (self.size + 1) // (size + 1)
         knots = self.knots[every - 1 :: every]
         basis: Hinge = self
         if choice.size is not None:
-            basis = Hinge(min(size, self.size), tuple(sorted({*knots})), levels)
+            basis = Hinge(size, tuple(sorted({*knots})), levels)
         elif rare or every > 1:
-            basis = replace(self, size=min(size, self.size), knots=knots, levels=levels, points=(), point_rows=())
+            points = () if rare else self.points  # all of them, or none
+            basis = replace(
+                self, size=size, knots=knots, levels=levels, points=points, point_rows=self.point_rows[: len(points)]
+            )
         kept = [True, *np.isin(sorted({*self.knots}), basis.knots), *np.isin(self.levels, levels)]
         kept += [choice.size is None] * (self.line == "own")
         return basis, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
@@ -229,17 +242,18 @@ class _Different:
         """
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
         levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
-        others = self.counts[~self.common].sum()
-        if self.counts[levels].sum() < MIN_SHARED * others or not self._differ(
-            curve, sample, np.arange(len(self.values)), levels
-        ):
+        are_few = self.counts[levels].sum() < MIN_SHARED * self.counts[~self.common].sum()
+        if are_few or not self._differ(curve, sample, np.arange(len(self.values)), levels):
             return (), ()
         stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
         rows = np.minimum(self.counts[levels], stated).tolist()
         return tuple(self.values[levels].tolist()), tuple(map(int, rows))
 
     def finer(self, curve: Hinge, sample: ColumnSample) -> tuple[float, ...]:
-        """Return more knots of a curve if the means of the responses between them differ clearly from it, else none."""
+        """Return the knots of a finer curve if the means of the responses between them differ clearly from a curve.
+
+        It returns no knots if octiles are equal, or if there are few rows.
+        """
         if len({*curve.knots}) < OCTILES or self.counts.sum() < MIN_LEVEL_ROWS * (FINEST + 1):
             return ()
         knots = sample.quantiles(np.arange(1, FINEST + 1) / (FINEST + 1))
@@ -247,10 +261,10 @@ class _Different:
         return knots if self._differ(curve, sample, starts, np.arange(len(starts))) else ()
 
     def _differ(self, curve: Hinge, sample: ColumnSample, starts: Index, chosen: Index) -> bool:
-        """Return whether the means of the responses in some groups of values differ clearly from a curve.
+        """Return whether the means of the responses in some chosen groups of values differ clearly from a curve.
 
-        This is the test for lack of fit, in variances of the responses within groups. Each group begins at one of
-        `starts` of the different values.
+        This is the test for lack of fit, in variances of the responses within groups. A group begins at each of
+        `starts` among the different values.
         """
         if sample.responses is None or len(self.values) == 1 or not len(chosen):
             return False
