@@ -217,7 +217,7 @@ def test_a_likelihood_has_finer_curves_if_they_reduce_its_deviance(effect: float
     y, later = (np.where(each["y"] > 0.4, "up", "down") for each in (table, new))
     model = AnytimeClassifier().fit(table[["time", "age"]], y)
     assert finer(model) == ({"time"} if effect else set())
-    octiles = AnytimeClassifier(basis="hinge:7").fit(table[["time", "age"]], y)
+    octiles, new = AnytimeClassifier(basis="hinge:7").fit(table[["time", "age"]], y), new[["time", "age"]]
     gain = log_loss(later, octiles.predict_proba(new)) - log_loss(later, model.predict_proba(new))
     assert gain > (0.1 if effect else -0.01)
 
