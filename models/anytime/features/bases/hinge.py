@@ -119,7 +119,7 @@ class Octiles(Hinge):
 
     Attributes
     ----------
-    size : int
+    size
         7, or 63 with finer curves.
     knots : tuple[float, ...]
         All of them, with duplicates, so that the quantiles of a smaller K are among them; none without values.
