@@ -33,6 +33,9 @@ MAX_INDICATORS = 5
 OCTILES, FINEST = 7, 63
 """Number of knots of basis `auto`, and of its finer curves."""
 
+TESTED_ROWS = 10_000
+"""Rows from which only some, about as many, show whether a curve needs to be finer."""
+
 MIN_SHARED = 0.5
 """Share of the rows without a common value that the levels next to a curve must have."""
 
@@ -243,7 +246,7 @@ class _Different:
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
         levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
         are_few = self.counts[levels].sum() < MIN_SHARED * self.counts[~self.common].sum()
-        if are_few or not self._differ(curve, sample, np.arange(len(self.values)), levels):
+        if are_few or not self._differ(curve, sample, levels):
             return (), ()
         stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
         rows = np.minimum(self.counts[levels], stated).tolist()
@@ -254,35 +257,42 @@ class _Different:
 
         It returns no knots if octiles are equal, or if there are few rows.
         """
-        if len({*curve.knots}) < OCTILES or self.counts.sum() < MIN_LEVEL_ROWS * (FINEST + 1):
+        few = len({*curve.knots}) < OCTILES or self.counts.sum() < MIN_LEVEL_ROWS * (FINEST + 1)
+        if few or sample.responses is None:
             return ()
         knots = sample.quantiles(np.arange(1, FINEST + 1) / (FINEST + 1))
-        starts = np.unique(np.append(0, np.searchsorted(self.values, knots)))
-        return knots if self._differ(curve, sample, starts, np.arange(len(starts))) else ()
+        rows = slice(None, None, max(len(sample.values) // TESTED_ROWS, 1))
+        weights = None if sample.weights is None else sample.weights[rows]
+        sample = replace(sample, values=sample.values[rows], weights=weights, responses=sample.responses[rows])
+        places = np.searchsorted(knots, sample.values, side="right")
+        counts = np.bincount(places, sample.weights, FINEST + 1)
+        used = np.flatnonzero(counts)
+        weighted = sample.values if sample.weights is None else sample.weights * sample.values
+        means = np.bincount(places, weighted, FINEST + 1)[used] / counts[used]  # between knots, a curve is straight
+        cells = _Different(means, np.append(-np.inf, knots)[used], counts[used].astype(np.float64), used < 0)
+        return knots if cells._differ(curve, sample, np.arange(len(used))) else ()
 
-    def _differ(self, curve: Hinge, sample: ColumnSample, starts: Index, chosen: Index) -> bool:
-        """Return whether the means of the responses in some chosen groups of values differ clearly from a curve.
+    def _differ(self, curve: Hinge, sample: ColumnSample, chosen: Index) -> bool:
+        """Return whether the means of the responses at some chosen values differ clearly from a curve.
 
-        This is the test for lack of fit, in variances of the responses within groups. A group begins at each of
-        `starts` among the different values.
+        This is the test for lack of fit, in variances of the responses at equal values.
         """
         if sample.responses is None or len(self.values) == 1 or not len(chosen):
             return False
         weights = np.ones(len(sample.values)) if sample.weights is None else sample.weights
         Y = sample.responses - np.average(sample.responses, axis=0, weights=weights)
         places, n = self._places(sample), float(weights.sum())
-        sums = np.stack([np.bincount(places, weights * y, len(self.values)) for y in Y.T], axis=1)
-        counts = np.add.reduceat(self.counts, starts)[:, np.newaxis]
-        means, squares = np.add.reduceat(sums, starts) / counts, weights @ np.square(Y)
-        noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(starts), 1.0)
+        sums = [np.bincount(places, weights * y, len(self.values)) for y in Y.T]
+        counts = self.counts[:, np.newaxis]
+        means, squares = np.stack(sums, axis=1) / counts, weights @ np.square(Y)
+        noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(self.values), 1.0)
         values, scale = self.values, self.values[-1] - self.values[0]
         bends = np.maximum(np.subtract.outer(values, sorted({*curve.knots})) / scale, 0.0)
         line = np.column_stack([np.ones(len(values)), (values - values[0]) / scale, bends])
         common = np.equal.outer(np.arange(len(values)), np.flatnonzero(self.common))
-        A = np.add.reduceat(self.counts[:, np.newaxis] * np.hstack([line, common]), starts) / counts
+        A, root = np.hstack([line, common]), np.sqrt(counts)
         if not (np.isfinite(A).all() and np.isfinite(means).all()):
             return False
-        root = np.sqrt(counts)
         rest = means - A @ np.linalg.lstsq(root * A, root * means)[0]
         gains, freedom = (counts * np.square(rest))[chosen].sum(axis=0), len(chosen) * len(noise)
         noise = np.maximum(noise, ROUNDING * squares / n)
