@@ -185,7 +185,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
         ("categories", "it holds numbers and has basis 'categories'; expected linear or hinge or poly"),
         ({"basis": "hinge", "knots": [2, 1]}, "its knots are [2.0, 1.0]; expected different numbers in"),
         ({"basis": "hinge", "knots": [1, 1]}, "its knots are [1.0, 1.0]; expected different numbers in"),
-        ({"basis": "auto", "knots": [1, 2, 3]}, "its knots are [1.0, 2.0, 3.0]; expected seven octiles in"),
+        ({"basis": "auto", "knots": [1, 2, 3]}, "its knots are [1.0, 2.0, 3.0]; expected 7 octiles, or 63"),
         ({"basis": "hinge", "levels": ["a"]}, "its levels are ['a']; expected numbers for basis 'hinge'"),
         ({"basis": "poly", "scale": 0}, "its scale is 0; expected a number > 0"),
     ],
