@@ -45,7 +45,7 @@ from anytime.cli.main import main as anytime
 from anytime.errors import AnytimeError
 from anytime.types import Float
 from benchmarks.harness import flag, script_options
-from benchmarks.peers.environments import FOLDER, Absent, prepared
+from benchmarks.peers.environments import FOLDER, prepared
 
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 40, 20_000, 200
 """Sizes of the tables; of longer ones, a random sample of rows."""
@@ -87,7 +87,7 @@ for name, read in found:
 def exported() -> Path:
     """Return the folder with a CSV file for each table; made once."""
     environment = prepared("tables")
-    if isinstance(environment, Absent):
+    if environment.why:
         raise SystemExit(f"the packages of tables are not installed: {environment.why}")
     folder = FOLDER / "tables" / "csv"
     if not folder.is_dir():

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks.peers import adaptive
 from benchmarks.peers.adapters.acquisition import permutation, sequence
 from benchmarks.peers.adapters.worker import Problem, Timed
 from benchmarks.peers.adaptive import (
@@ -21,7 +20,7 @@ from benchmarks.peers.adaptive import (
     measure,
     section,
 )
-from benchmarks.peers.environments import Absent
+from benchmarks.peers.report import Part
 from benchmarks.peers.solvers import Peer
 
 ROWS = 400
@@ -111,8 +110,7 @@ def test_a_difference_counts_beyond_its_quantile_of_95_percent() -> None:
     ]
 
 
-def test_the_section_has_quality_and_times_of_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptive, "prepared", lambda name: Absent(name, "a test installs no peer"))
-    found = section({"cube": {SEQUENCE: scores(0.9), ADAPTIVE: scores(0.95)}}, [])
+def test_the_section_has_quality_and_times_of_each_method() -> None:
+    found = section({"cube": {SEQUENCE: scores(0.9), ADAPTIVE: scores(0.95)}}, Part("Adaptive"))
     assert [sheet.columns[:2] for sheet in found.sheets] == [("", "mean"), ("", "mean"), ("", "train (s)")]
     assert found.sheets[0].rows[1] == (ADAPTIVE, *["0.950 ± 0.000"] * 4)

@@ -9,6 +9,7 @@ import pytest
 
 from anytime.groups import load_groups
 from benchmarks.peers.defaults import BY_HAND, DEFAULT, LINEAR, Problem, columns_at, compare, measure, sheet
+from benchmarks.peers.report import Part
 
 GROUPS = load_groups(
     {"groups": [{"name": "a", "features": ["u"], "cost": 1.0}, {"name": "b", "features": ["v", "w"], "cost": 3.0}]}
@@ -41,7 +42,7 @@ def test_a_peer_has_the_columns_of_the_groups_within_each_share_of_the_cost() ->
 
 @pytest.mark.parametrize("are_classes", [False, True])
 def test_the_default_and_other_options_are_measured_at_each_share(are_classes: bool) -> None:
-    found = measure(small(are_classes=are_classes), 0, [], [])
+    found = measure(small(are_classes=are_classes), 0, {}, Part("Defaults"))
     assert [*found] == [DEFAULT, LINEAR, BY_HAND]
     assert all(values.shape == (3,) for values in found.values())
     assert found[DEFAULT][2] > found[LINEAR][2] + 0.02  # the target is bent

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from anytime.groups import load_groups
-from benchmarks.peers import prices, published
-from benchmarks.peers.environments import Absent, ours
+from benchmarks.peers import environments, prices, published, report
+from benchmarks.peers.environments import Environment, prepared
 from benchmarks.peers.published import PROTOCOLS, Protocol, Rows, curve, ndcg, rerun
 from benchmarks.peers.quality_sets import Part, QualitySet
 
@@ -20,8 +20,11 @@ ROWS = 300
 
 @pytest.fixture(autouse=True)
 def no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (prices, published):
-        monkeypatch.setattr(module, "prepared", lambda name: Absent(name, "a test installs no peer"))
+    def absent(name: str) -> Environment:
+        return prepared(name) if name == "ours" else Environment(name, why="a test installs no peer")
+
+    for module in (environments, report):
+        monkeypatch.setattr(module, "prepared", absent)
 
 
 def small(*, ranked: bool = False) -> Rows:
@@ -56,7 +59,6 @@ def test_ours_has_the_measure_of_every_unit_within_each_budget(ranked: bool) -> 
 
 def test_texts_are_codes_and_nominal_for_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
     scored = Mock(side_effect=lambda *given, **_: given[3].T[1:])
-    monkeypatch.setattr(published, "prepared", lambda _: ours())
     monkeypatch.setattr(published, "peer_scores", scored)
     assert min(rerun(small(), "ebm")) > 0.8
     (_, X, _, _, columns), options = scored.call_args
@@ -71,8 +73,8 @@ def test_the_section_says_what_is_absent_and_shows_what_is_printed(
     monkeypatch.setattr(published, "PROTOCOLS", {"toy": toy, "telco": PROTOCOLS["telco"]})
     found = published.published(tmp_path, quick=False)
     verdicts = [each.verdict for each in found.findings]
-    assert (verdicts[:4], verdicts[5:]) == (["absent", "absent", "absent", "holds"], ["absent"])
-    assert "there is no" in found.findings[-1].text
+    assert (verdicts[:3], verdicts[4:]) == (["absent", "absent", "holds"], ["absent"])
+    assert "No such file" in found.findings[-1].text
     [sheet] = found.sheets
     assert [row[0] for row in sheet.rows] == [*published.VARIANTS, "trees, printed"]
     assert "toy: rows. Source: a paper. It is small." in found.text

@@ -13,10 +13,9 @@ import numpy as np
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
-from benchmarks.peers.environments import Absent, Environment, ours, prepared
-from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.measurements import digits
 from benchmarks.peers.quality_sets import read_rows
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, missing_peers, versions
+from benchmarks.peers.report import Cell, Finding, Part, Section, Sheet
 from benchmarks.peers.solvers import loaded
 
 SHARES = (0.5, 0.1, 0.03, 0.01, 0.003)
@@ -36,23 +35,15 @@ COLUMNS = ("mu/mu_max", "groups", "coefficients", "predictions", "objective", "o
 
 def group_lasso(data: Path, quick: bool) -> Section:
     """Solve by both, and compare."""
-    environment = prepared("celer")
-    findings, sheets = missing_peers([environment]), []
-    if not isinstance(environment, Absent):
-        for name in list(TABLES)[: 1 if quick else None]:
-            try:
-                table, found = _compare(name, data, environment)
-            except FailedError as error:
-                findings.append(Finding("absent", f"celer on {name}: {error}"))
-                continue
-            sheets.append(table)
-            findings.append(found)
-    title = "The Group Lasso compared with celer, on real data"
-    return Section(title, versions([ours(), environment]), tuple(findings), (), tuple(sheets))
+    part = Part("The Group Lasso compared with celer, on real data", "ours", "celer")
+    for name in list(TABLES)[: 1 if quick else None]:
+        with part.trying(f"celer on {name}"):
+            _compare(name, data, part)
+    return part.section()
 
 
-def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Finding]:
-    """Return a row for each penalty, and whether all agree."""
+def _compare(name: str, data: Path, part: Part) -> None:
+    """Add a row for each penalty, and whether all agree."""
     X, y, groups = _problem(data, name)
     kept = [(columns, cost) for columns, cost in zip(groups.slices, groups.costs, strict=True) if X[:, columns].size]
     largest = max(float(np.linalg.norm(X[:, columns].T @ y)) / (len(y) * cost) for columns, cost in kept)
@@ -65,7 +56,7 @@ def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Fi
 
     rows: list[tuple[Cell, ...]] = []
     agreed, faster = True, 0
-    with loaded(ours(), "with_ours", arrays, 2) as mine, loaded(environment, "solvers", arrays, 2) as theirs:
+    with loaded("ours", "with_ours", arrays, 2) as mine, loaded("celer", "solvers", arrays, 2) as theirs:
         for share in SHARES:
             options = {"mu": share * largest, "tolerance": TOLERANCE, "threads": 2}
             own, own_arrays = mine.arrays("group_lasso", options)
@@ -82,7 +73,8 @@ def _compare(name: str, data: Path, environment: Environment) -> tuple[Sheet, Fi
     caption = f"{name}: {len(X):,} rows, {X.shape[1]} columns, {len(groups)} groups, gap {TOLERANCE:g}, 2 threads"
     words = "the same optimum" if agreed else f"optima differ by more than {AGREED:g}"
     text = f"{name}: {words}; ours is faster at {faster} of {len(SHARES)} penalties"
-    return Sheet(caption, COLUMNS, tuple(rows)), Finding("holds" if agreed else "missed", text)
+    part.sheets.append(Sheet(caption, COLUMNS, tuple(rows)))
+    part.findings.append(Finding("holds" if agreed else "missed", text))
 
 
 def _problem(folder: Path, name: str) -> tuple[Float, Float, FeatureGroups]:

@@ -15,6 +15,10 @@ class FailedError(Exception):
     """A measurement failed; the message says why."""
 
 
+class NotInstalledError(FailedError):
+    """The environment of a peer cannot be created."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """Median and quartiles; minimum and maximum of fewer than four values."""

@@ -14,11 +14,9 @@ from sklearn.metrics import roc_auc_score
 from anytime.estimators import AnytimeClassifier
 from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors
-from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.quality import LIGHTGBM, Points, boosted, fitted, process_of, value_at_budgets
+from benchmarks.peers.quality import LIGHTGBM, boosted, fitted, process_of, value_at_budgets
 from benchmarks.peers.quality_sets import QualitySet, load
-from benchmarks.peers.report import Finding, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.report import Part, Section, Sheet, difference, drawn
 
 GALLERY = Path(__file__).parents[3] / "deploy" / "docs" / "gallery" / "nhanes.json"
 OURS = "anytime, one model"
@@ -41,9 +39,14 @@ TEXT = (
 
 def prices(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    environment, findings = prepared("boosting"), list[Finding]()
+    part, offered = Part("Real prices: NHANES I and Medicare", "ours", "boosting"), []
     splits = [load("nhanes", data, seed) for seed in range(2 if quick else SPLITS)]
-    offered = [_offered(problem, environment, quick, findings) for problem in splits]
+    for problem in splits:
+        ours = fitted(problem)
+        assert ours.columns is not None
+        offered.append({OURS: ours.points["AUC"]})
+        with part.trying(LIGHTGBM), process_of(problem, "boosting", ours.columns) as process:
+            offered[-1][LIGHTGBM] = boosted(problem, process, LIGHTGBM, quick, TRADEOFFS).points["AUC"]
     names = [name for name in offered[0] if all(name in each for each in offered)]
     budgets = np.unique(np.concatenate([points.costs for each in offered for points in each.values()]))
     curves = {
@@ -56,37 +59,16 @@ def prices(data: Path, quick: bool) -> Section:
         for dollars in COMPARED:
             at = int(np.searchsorted(budgets, dollars + 1e-6, side="right")) - 1
             text = f"{dollars:g} dollars: {OURS} {curves[OURS][:, at].mean():.4f}, less {LIGHTGBM}"
-            findings.append(difference(text, float(gains[:, at].mean()), float(errors(gains)[at])))
+            part.findings.append(difference(text, float(gains[:, at].mean()), float(errors(gains)[at])))
     found = {name: (budgets.tolist(), values.mean(axis=0).round(4).tolist()) for name, values in curves.items()}
     if not quick:
         GALLERY.write_text(json.dumps({"curves": found, "tests": tests}, indent=1) + "\n", encoding="utf-8")
     rows = tuple((name, f"{dollars:.2f}", *(f"{a:+.4f} ± {b:.4f}" for a, b in of)) for name, dollars, *of in tests)
-    sheet = Sheet("What each test adds to the AUC", ("", "dollars", "as the first one", "as the last one"), rows)
-    picture = drawn("NHANES I: AUC on the test persons for what the tests cost.", {"": found}, "dollars", "AUC (test)")
-    return Section(
-        "Real prices: NHANES I and Medicare",
-        versions([prepared("ours"), environment]),
-        (*missing_peers([environment]), *findings),
-        TEXT,
-        (sheet,),
-        (picture,),
-    )
-
-
-def _offered(
-    problem: QualitySet, environment: Environment | Absent, quick: bool, findings: list[Finding]
-) -> dict[str, Points]:
-    """Return the models of ours and of LightGBM on one split."""
-    ours = fitted(problem)
-    found = {OURS: ours.points["AUC"]}
-    assert ours.columns is not None
-    if isinstance(environment, Environment):
-        try:
-            with process_of(problem, environment, ours.columns) as process:
-                found[LIGHTGBM] = boosted(problem, process, LIGHTGBM, quick, TRADEOFFS).points["AUC"]
-        except FailedError as error:
-            findings.append(Finding("absent", f"{LIGHTGBM}: {error}"))
-    return found
+    columns = ("", "dollars", "as the first one", "as the last one")
+    part.sheets.append(Sheet("What each test adds to the AUC", columns, rows))
+    caption = "NHANES I: AUC on the test persons for what the tests cost."
+    part.pictures.append(drawn(caption, {"": found}, "dollars", "AUC (test)"))
+    return part.section(*TEXT)
 
 
 def worth(splits: list[QualitySet]) -> list[tuple[str, float, tuple[float, float], tuple[float, float]]]:

@@ -23,9 +23,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors, peer_scores
-from benchmarks.peers.environments import prepared
-from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.report import Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.report import Finding, Part, Picture, Section, Sheet, difference, drawn
 
 OURS = "ours, defaults"
 VARIANTS: dict[str, dict[str, Any]] = {OURS: {}, "ours, without pairs": {"pairs": 0}}
@@ -181,9 +179,8 @@ def curve(rows: Rows, options: dict[str, Any]) -> tuple[Float, Float]:
     return budgets, np.hstack([each[np.searchsorted(costs, limits, side="right") - 1] for costs, each in found])
 
 
-def rerun(rows: Rows, name: str) -> Float:
+def rerun(rows: Rows, peer: str) -> Float:
     """Return the measure of a peer with all columns, (units,); raise `FailedError` if it fails."""
-    environment = prepared(name)
     is_text = [not pd.api.types.is_numeric_dtype(kind) for kind in rows.X.dtypes]
     codes = rows.X.apply(lambda column: column if column.dtype.kind in "biuf" else pd.factorize(column)[0])
     X, columns = codes.to_numpy(np.float64), np.ones((1, len(is_text)), dtype=np.bool_)
@@ -194,7 +191,7 @@ def rerun(rows: Rows, name: str) -> Float:
     }
     return np.concatenate(
         [
-            units(rows, test, peer_scores(environment, X[train], rows.y[train], X[test], columns, **options)[0])
+            units(rows, test, peer_scores(peer, X[train], rows.y[train], X[test], columns, **options)[0])
             for train, test in rows.splits
         ]
     )
@@ -202,27 +199,23 @@ def rerun(rows: Rows, name: str) -> Float:
 
 def published(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    findings, sheets, pictures = missing_peers(list(map(prepared, PEERS))), list[Sheet](), list[Picture]()
+    part = Part("Published figures", "ours", *PEERS)
     for name in list(PROTOCOLS)[: 1 if quick else None]:
-        protocol = PROTOCOLS[name]
-        try:
+        with part.trying(name):  # a set may not be in DATA
+            protocol = PROTOCOLS[name]
             rows = protocol.read(data)
-        except FileNotFoundError as error:
-            findings.append(Finding("absent", f"{name}: there is no {error.filename}; --data states the folder"))
-            continue
-        curves = {variant: curve(rows, options) for variant, options in VARIANTS.items()}
-        values = {variant: terms[-1] for variant, (_, terms) in curves.items()}
-        try:
-            values[PEERS[protocol.peer]] = rerun(rows, protocol.peer)
-        except FailedError as error:
-            findings.append(Finding("absent", f"{name}: {PEERS[protocol.peer]}: {error}"))
-        findings += compare(name, protocol, values)
-        sheets.append(sheet(name, protocol, values))
-        pictures.append(picture(name, protocol, curves, "columns" if rows.groups is None else "assigned cost"))
-        print(f"{name}: measured", flush=True)
-    text = *TEXT, *(f"{name}: {of.what}. Source: {of.source}. {of.weakness}" for name, of in PROTOCOLS.items())
-    used = versions(map(prepared, ("ours", *PEERS)))
-    return Section("Published figures", used, tuple(findings), text, tuple(sheets), tuple(pictures))
+            curves = {variant: curve(rows, options) for variant, options in VARIANTS.items()}
+            values = {variant: terms[-1] for variant, (_, terms) in curves.items()}
+            with part.trying(f"{name}: {PEERS[protocol.peer]}"):
+                values[PEERS[protocol.peer]] = rerun(rows, protocol.peer)
+            part.findings += compare(name, protocol, values)
+            part.sheets.append(sheet(name, protocol, values))
+            cost = "columns" if rows.groups is None else "assigned cost"
+            part.pictures.append(picture(name, protocol, curves, cost))
+            print(f"{name}: measured", flush=True)
+    return part.section(
+        *TEXT, *(f"{name}: {of.what}. Source: {of.source}. {of.weakness}" for name, of in PROTOCOLS.items())
+    )
 
 
 def compare(name: str, protocol: Protocol, values: dict[str, Float]) -> list[Finding]:

@@ -18,10 +18,9 @@ import numpy as np
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.types import Bool, Float
-from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.measurements import FailedError, digits
+from benchmarks.peers.measurements import digits
 from benchmarks.peers.quality_sets import SETS, QualitySet, columns_of, load
-from benchmarks.peers.report import Cell, Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.report import Cell, Finding, Part, Picture, Section, Sheet, difference, drawn
 from benchmarks.peers.solvers import Worker, loaded
 
 SHARES = (0.05, 0.25, 1.0)
@@ -186,8 +185,7 @@ CELLS = (*(f"over the first {share:.0%} of the cost" for share in SHARES), "with
 
 def quality(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    environments = [prepared(name) for name in ("boosting", "ebm")]
-    findings, sheets, pictures = missing_peers(environments), [], []
+    part = Part("Anytime quality at equal feature cost", "ours", "boosting", "ebm")
     for name in list(SETS)[: 1 if quick else -1]:  # the last has a part of its own
         problem = load(name, data)
         candidates = {
@@ -197,16 +195,10 @@ def quality(data: Path, quick: bool) -> Section:
         }
         columns = candidates[BASIS].columns
         assert columns is not None
-        for environment in environments:
-            if not isinstance(environment, Absent):
-                try:
-                    with process_of(problem, environment, columns) as process:
-                        if environment.name == "boosting":
-                            candidates |= {peer: boosted(problem, process, peer, quick) for peer in OBJECTIVES}
-                        else:
-                            candidates |= _additive(problem, process, columns, findings)
-                except FailedError as error:
-                    findings.append(Finding("absent", f"{environment.name} on {name}: {error}"))
+        with part.trying(f"boosting on {name}"), process_of(problem, "boosting", columns) as process:
+            candidates |= {peer: boosted(problem, process, peer, quick) for peer in OBJECTIVES}
+        with part.trying(f"ebm on {name}"), process_of(problem, "ebm", columns) as process:
+            candidates |= _additive(problem, process, columns, part)
         for measure in problem.measures:
             budgets, curves, weights = _curves(problem, measure, candidates)
             ends = [share * budgets[-1] for share in SHARES]
@@ -215,14 +207,13 @@ def quality(data: Path, quick: bool) -> Section:
                 for method, values in curves.items()
             }
             cells = Cells(terms, weights)
-            sheets.append(_sheet(problem, measure, cells, candidates))
-            findings += compare_cells(f"{name}, {measure}", cells)
-            pictures.append(_picture(problem, measure, budgets, curves, weights))
+            part.sheets.append(_sheet(problem, measure, cells, candidates))
+            part.findings += compare_cells(f"{name}, {measure}", cells)
+            part.pictures.append(_picture(problem, measure, budgets, curves, weights))
         if name == "yahoo_sample":
-            findings += _required(problem)
+            part.findings += _required(problem)
         print(f"{name}: measured", flush=True)
-    title, used = "Anytime quality at equal feature cost", versions([prepared("ours"), *environments])
-    return Section(title, used, tuple(findings), TEXT, tuple(sheets), tuple(pictures))
+    return part.section(*TEXT)
 
 
 def fitted(problem: QualitySet, **options: Any) -> Candidates:
@@ -248,7 +239,7 @@ def _points(problem: QualitySet, costs: Float, validation: Float, test: Float) -
     return found
 
 
-def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> AbstractContextManager[Worker]:
+def process_of(problem: QualitySet, peer: str, columns: Bool) -> AbstractContextManager[Worker]:
     """Run a peer's process with the rows to fit on, those to choose by, those to test, and prices of features."""
     shared, full = feature_prices(problem.groups)
     arrays = {"X": problem.fit.X, "y": problem.fit.y, "Xv": problem.choose.X, "Xt": problem.test.X}
@@ -258,7 +249,7 @@ def process_of(problem: QualitySet, environment: Environment, columns: Bool) -> 
         "queries": problem.fit.queries,
         "prefixes": columns[_refits(problem, columns)],
     }
-    return loaded(environment, "boosting", arrays | more)
+    return loaded(peer, "boosting", arrays | more)
 
 
 def boosted(
@@ -307,7 +298,7 @@ def _refits(problem: QualitySet, columns: Bool) -> Any:
     return np.arange(1, len(costs)) if len(costs) <= 17 else np.unique(np.maximum(within, 1))
 
 
-def _additive(problem: QualitySet, process: Worker, columns: Bool, findings: list[Finding]) -> dict[str, Candidates]:
+def _additive(problem: QualitySet, process: Worker, columns: Bool, part: Part) -> dict[str, Candidates]:
     """Return explainable boosting machines without and with pairs of columns, and note their time to predict a row.
 
     They are fitted again on the columns (m, D) of our prefixes, so that they pay the same. With pairs they know two
@@ -320,7 +311,7 @@ def _additive(problem: QualitySet, process: Worker, columns: Bool, findings: lis
         outcome, scored = process.arrays("ebm", options, TIMEOUT_S)
         found[method] = Candidates(_points(problem, costs, scored["validation"], scored["test"]), outcome["seconds"])
         text = f"{problem.name}: {method} predicts a row of many in {outcome['row_us']:.1f} us"
-        findings.append(Finding("noted", text))
+        part.findings.append(Finding("noted", text))
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from anytime.evaluation.page.charts import STYLE as CHARTS
 from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
 from benchmarks.harness import SLACK, aligned
-from benchmarks.peers.environments import Absent, Environment
-from benchmarks.peers.measurements import Spread, digits
+from benchmarks.peers.environments import prepared
+from benchmarks.peers.measurements import FailedError, NotInstalledError, Spread, digits
 
 Verdict = Literal["holds", "missed", "ahead", "behind", "absent", "noted"]
 """Of a limit: holds or missed. Of a comparison: ahead or behind. Of a peer that could not be measured: absent."""
@@ -97,15 +98,34 @@ def difference(text: str, gain: float, error: float, errors: float = 2.0) -> Fin
     return compared(whole, gain > 0) if abs(gain) > errors * error else Finding("noted", whole)
 
 
-def versions(peers: Iterable[Environment | Absent]) -> tuple[str, ...]:
-    """Return the versions of the peers that are installed."""
-    return tuple(f"{peer.name}: {peer.versions_text}" for peer in peers if isinstance(peer, Environment))
+class Part:
+    """A part of the report while it is measured.
 
+    Parameters
+    ----------
+    peers : names of the environments that it needs. Those that cannot be installed are findings.
+    """
 
-def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
-    """Return the peers that could not be installed, and why."""
-    absent = [peer for peer in peers if isinstance(peer, Absent)]
-    return [Finding("absent", f"{peer.name} is not installed here: {peer.why}") for peer in absent]
+    def __init__(self, title: str, *peers: str) -> None:
+        self.title, self._peers = title, [prepared(name) for name in peers]
+        absent = [peer for peer in self._peers if peer.why]
+        self.findings = [Finding("absent", f"{peer.name} is not installed here: {peer.why}") for peer in absent]
+        self.sheets, self.pictures = list[Sheet](), list[Picture]()
+
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Note why the measurement of the block failed, and continue."""
+        try:
+            yield
+        except NotInstalledError:
+            pass  # noted once for the part
+        except (FailedError, FileNotFoundError) as error:
+            self.findings.append(Finding("absent", f"{what}: {error}"))
+
+    def section(self, *text: str) -> Section:
+        """Return what was measured."""
+        used = tuple(f"{peer.name}: {peer.versions_text}" for peer in self._peers if not peer.why)
+        return Section(self.title, used, tuple(self.findings), text, tuple(self.sheets), tuple(self.pictures))
 
 
 def mebibytes(value: float) -> str:

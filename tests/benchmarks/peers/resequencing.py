@@ -19,9 +19,8 @@ from anytime.groups import load_groups
 from anytime.loaded import load
 from anytime.training.resequencing import resequence
 from benchmarks.peers.adapters.with_ours import groups_of
-from benchmarks.peers.environments import ours
 from benchmarks.peers.measurements import FailedError, Spread, interleave
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell
+from benchmarks.peers.report import Cell, Finding, Part, Section, Sheet, cell
 
 FEATURES, ROWS, LIMIT_S = 500, 5_000, 1.0
 
@@ -35,16 +34,16 @@ TEXT = (
 
 def resequencing(_data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    findings: list[Finding] = []
-    rows: list[tuple[Cell, ...]] = []
+    part, rows = Part("Re-sequencing a saved model", "ours"), list[tuple[Cell, ...]]()
     for size in (10, 1):
         with tempfile.TemporaryDirectory() as place:
-            _at_size(size, Path(place), 3 if quick else 11, findings, rows)
-    table = Sheet(f"{FEATURES} features at other costs", ("", "seconds", "of processor time"), tuple(rows))
-    return Section("Re-sequencing a saved model", (ours().versions_text,), tuple(findings), TEXT, (table,))
+            _at_size(size, Path(place), 3 if quick else 11, part, rows)
+    columns = ("", "seconds", "of processor time")
+    part.sheets.append(Sheet(f"{FEATURES} features at other costs", columns, tuple(rows)))
+    return part.section(*TEXT)
 
 
-def _at_size(size: int, folder: Path, rounds: int, findings: list[Finding], rows: list[tuple[Cell, ...]]) -> None:
+def _at_size(size: int, folder: Path, rounds: int, part: Part, rows: list[tuple[Cell, ...]]) -> None:
     """Measure a model with groups of one size."""
     rng = np.random.default_rng(size)
     X = rng.standard_normal((ROWS, FEATURES))
@@ -66,7 +65,7 @@ def _at_size(size: int, folder: Path, rounds: int, findings: list[Finding], rows
     cpu_s: dict[str, list[float]] = {name: [] for name in acts}
     found = interleave({name: partial(_timed, act, cpu_s[name]) for name, act in acts.items()}, rounds)
     what = f"{J} groups of {'one' if size == 1 else size}"
-    findings += [Finding("absent", f"{name}, {what}: {why}") for name, why in found.failed.items()]
+    part.findings += [Finding("absent", f"{name}, {what}: {why}") for name, why in found.failed.items()]
     for name in acts:
         spread = found.spread(name)
         if spread is not None:
@@ -74,7 +73,7 @@ def _at_size(size: int, folder: Path, rounds: int, findings: list[Finding], rows
             rows.append((f"{name}, {what}", cell(spread), work))
             if name in ("the command", "the call"):
                 text = f"{name}, {what}: {spread} s, of processor time {work} s, limit {LIMIT_S:g} s"
-                findings.append(Finding("holds" if spread.median <= LIMIT_S else "missed", text))
+                part.findings.append(Finding("holds" if spread.median <= LIMIT_S else "missed", text))
 
 
 def _timed(act: Callable[[], object], cpu_s: list[float]) -> float:
