@@ -81,7 +81,7 @@ def test_a_peer_without_an_environment_is_reported_once_and_a_failure_each_time(
             raise error
     found = part.section("text")
     assert (found.title, found.text, found.versions) == ("Title", ("text",), ("other: other 1",))
-    reasons = ("peer is not installed here: no wheel", "a set: no luck", "a set: no set")
+    reasons = ("peer is not installed here: no wheel", "a set: no luck", "a set: not found: no set")
     assert found.findings == tuple(Finding("absent", why) for why in reasons)
 
 

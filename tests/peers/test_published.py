@@ -74,7 +74,7 @@ def test_the_section_says_what_is_absent_and_shows_what_is_printed(
     found = published.published(tmp_path, quick=False)
     verdicts = [each.verdict for each in found.findings]
     assert (verdicts[:3], verdicts[4:]) == (["absent", "absent", "holds"], ["absent"])
-    assert "No such file" in found.findings[-1].text
+    assert "telco: not found" in found.findings[-1].text
     [sheet] = found.sheets
     assert [row[0] for row in sheet.rows] == [*published.VARIANTS, "trees, printed"]
     assert "toy: rows. Source: a paper. It is small." in found.text

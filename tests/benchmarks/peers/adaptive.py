@@ -184,8 +184,8 @@ def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
 
 def adaptive(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    peers = dict.fromkeys(method.environment for method in METHODS)
-    part, results = Part("One sequence or an order for each row", *peers, "bank"), Results()
+    peers = dict.fromkeys([*(method.environment for method in METHODS), *([] if quick else ["bank"])])
+    part, results = Part("One sequence or an order for each row", *peers), Results()
     for name in list(SETS)[: 2 if quick else None]:
         with part.trying(name):
             problem, of = load(name, data, quick), dict[str, Scores]()

@@ -120,7 +120,8 @@ class Part:
         except NotInstalledError:
             pass  # noted once for the part
         except (FailedError, FileNotFoundError) as error:
-            self.findings.append(Finding("absent", f"{what}: {error}"))
+            why = f"not found: {error}" if isinstance(error, FileNotFoundError) else error
+            self.findings.append(Finding("absent", f"{what}: {why}"))
 
     def section(self, *text: str) -> Section:
         """Return what was measured."""
