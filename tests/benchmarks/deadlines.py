@@ -10,7 +10,6 @@ import gc
 import statistics
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -29,7 +28,6 @@ from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, Stre
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
 from benchmarks.load.hostile import KINDS
-from benchmarks.load.instrumented import ServerStats
 from benchmarks.load.many_rows import ManyRows
 from benchmarks.load.models import temporary_model
 from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, LoadPrediction, faults, plan_predictions
@@ -108,12 +106,6 @@ def p99(values: Sequence[float]) -> float:
     return percentiles(values, 99)[0]
 
 
-def server_stats(child: Child) -> ServerStats:
-    """Return the server's measurements since the last call."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{child.port}/measured", timeout=30) as response:
-        return msgspec.json.decode(response.read(), type=ServerStats)
-
-
 class Soak:
     """Loads on one server, and their results.
 
@@ -150,7 +142,7 @@ class Soak:
             predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
             with closing(Load()) as load:
                 binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-                server_stats(self.child)
+                self.child.measured()
                 cpu, start = self.child.cpu_us, time.perf_counter()
                 begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
                 last = predictions[-1]
@@ -187,7 +179,7 @@ class Soak:
         late: Sequence[float],
         busy: float,
     ) -> Result:
-        stats = server_stats(self.child)
+        stats = self.child.measured()
         found = Counter(fault for each in predictions for fault in faults(self.model, each, stats.stalls))
         received = [each.lateness_ms for each in predictions if each.answers]
         result = Result(
@@ -226,7 +218,7 @@ def main() -> None:
 
 def run(soak: Soak, idle: Child, only: str) -> bool:
     """Run all loads; return whether all promises were kept. `idle` is a server without predictions."""
-    server_stats(soak.child)
+    soak.child.measured()
     soak.stream("warming up", Stream, int(1000 / soak.share), CAPACITY_RATE)
     capacity = CAPACITY_RATE / soak.results[-1].busy
     print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
@@ -271,10 +263,10 @@ def bare_lateness(idle: Child, rng: np.random.Generator) -> list[float]:
     """Return the lateness of timers of a server without predictions."""
     with closing(Load()) as load:
         timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
-        server_stats(idle)
+        idle.measured()
         timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
         load.run_for(TIMERS_S + 0.1)
-    return server_stats(idle).bare_ms
+    return idle.measured().bare_ms
 
 
 def thousand(soak: Soak) -> None:

@@ -13,17 +13,19 @@ It fails if the slow group's cost is not learned within a fifth, or nothing is g
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
@@ -37,9 +39,12 @@ from anytime.inference.prediction import Answer
 from anytime.loaded import load
 from anytime.types import Float
 from anytime_service.client import Client
+from anytime_service.client.messages import decode_reply, encode_values
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.harness import aligned, conclude, flag, script_options, set_priority, violations
-from benchmarks.load.pipeline import Pipeline
+from benchmarks.load.frames import WebSocketClient, binary
 from drills.cluster import ready
 from system import free_port, started
 
@@ -102,6 +107,52 @@ def serving(model: Path) -> Iterator[tuple[str, str]]:
     with started(["env", f"ANYTIME_METRICS_PORT={metrics}", *server], lambda: ready(port), timeout_s=60.0) as process:
         set_priority(process.pid)
         yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
+
+
+class Pipeline:
+    """One thread, one WebSocket, no margins: the answer is sent at the deadline, and read after each group.
+
+    The group in progress is still computed to its end and sent, too late to be used: its time is data for the service.
+
+    Parameters
+    ----------
+    order : groups in the order in which they are computed.
+    """
+
+    def __init__(self, port: int, order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._client = WebSocketClient(port, "/stream")
+        self._order = tuple(order)
+        self._extractors = extractors
+        self._next = 0
+
+    def predict(self, x: Any, deadline_ms: float) -> Answer:
+        """Compute groups of `x` until the answer is received."""
+        name = self._next
+        self._next += 1
+        self._send(BeginFrame(id=name, deadline_ms=deadline_ms))
+        for group in self._order:
+            begin = time.perf_counter()
+            values = self._extractors[group](x)
+            took_ms = (time.perf_counter() - begin) * 1e3
+            encoded = encode_values(group, values)
+            self._send(PackedGroupFrame(name, group, encoded.values, took_ms, encoded.dtype))
+            if select.select([self._client.sock], [], [], 0)[0]:
+                break
+        else:
+            self._send(EndFrame(name))
+        while True:
+            for frame in self._client.frames():
+                reply = decode_reply(frame)
+                if reply is not None and reply[1] == name and isinstance(reply[2], Answer):
+                    return reply[2]
+                if reply is not None and isinstance(reply[2], Exception):  # an `end` that crosses an answer is none
+                    raise reply[2]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
+        self._client.sock.sendall(binary(MSGPACK.encode(frame)))
 
 
 Predict = Callable[[Float, float], Answer]

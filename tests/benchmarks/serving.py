@@ -26,9 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Row, Table, median_ratio, pairs, pin_to_core, script_options, verdict
-from benchmarks.load.child import Child, server
+from benchmarks.load.child import ROWS, WIDTH, Child, server
 from benchmarks.load.engine import CONNECTIONS
-from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
 from benchmarks.load.models import saved_model, temporary_model, values_of
 

@@ -30,7 +30,7 @@ from benchmarks.harness import Process, conclude, flag, script_options, violatio
 from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
 from drills.attacks.sequences import Round
-from drills.monitors import Predictions, measuring_memory, predicting, probing
+from drills.cluster import Predictions, measuring_memory, predicting, probing
 from service.commands import Command, command
 from service.serving import Running
 

@@ -34,7 +34,6 @@ from anytime.target import Target
 from anytime.training.fit import fit, provenance
 from anytime.training.options import Options
 from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
-from benchmarks.deadlines import server_stats
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, script_options, violations
 from benchmarks.load.child import Child, server
 from benchmarks.load.frames import frame
@@ -42,9 +41,8 @@ from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
 from drills.clients import Plan, clients
-from drills.cluster import metric
+from drills.cluster import measuring_memory, metric
 from drills.machine import raise_priority
-from drills.monitors import measuring_memory
 
 HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
 MAX_TURN_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
@@ -151,7 +149,7 @@ def _run(child: Child, plan: Plan, idle_mib: float, drive: Drive, rounds: int) -
     before, residents = metric(child.port, HELD), list[float]()
     with clients(plan) as others, measuring_memory(child.pid) as memory_mib:
         others.await_ready()
-        server_stats(child)
+        child.measured()
         others.start()
         for _ in range(rounds):
             threads = [Thread(target=_quietly, args=(drive.act, child.port)) for _ in range(CONNECTIONS)]
@@ -162,7 +160,7 @@ def _run(child: Child, plan: Plan, idle_mib: float, drive: Drive, rounds: int) -
             time.sleep(SETTLED_S)
             residents.append(child.resident_mib)
         calls, client_report = others.stop()
-    worked_ms = server_stats(child).worked_ms
+    worked_ms = child.measured().worked_ms
     until = time.monotonic() + RELEASED_S
     while (held := metric(child.port, HELD)) > before + LEFT_BYTES and time.monotonic() < until:
         time.sleep(SETTLED_S)  # the last predictions may still be open

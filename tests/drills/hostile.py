@@ -25,11 +25,10 @@ from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
 from drills.calls import Call
 from drills.clients import Plan, clients
-from drills.cluster import Cluster, Replica, metric, wait_for
+from drills.cluster import Cluster, Replica, measuring_memory, metric, probing, wait_for
 from drills.drill import unexpected
 from drills.judging import Oracle, Outcome, Served, Stalls
 from drills.machine import footprint, watching_stalls
-from drills.monitors import measuring_memory, probing
 from drills.trials import Bounds, Trial, faults_of
 
 BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500

@@ -29,13 +29,10 @@ import numpy as np
 
 from anytime.model.model import Model
 from anytime.types import Policy
-from benchmarks.deadlines import server_stats
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, pin_to_core, script_options, violations
 from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
-from benchmarks.load.child import Child, server
-from benchmarks.load.closed_loop import saturate_websocket
-from benchmarks.load.engine import Load
-from benchmarks.load.instrumented import ServerStats
+from benchmarks.load.child import Child, ServerStats, server
+from benchmarks.load.engine import Load, saturate_websocket
 from benchmarks.load.models import temporary_model, values_of
 from benchmarks.load.predictions import MAX_STALLED, STALLED, LoadPrediction, faults, plan_predictions
 from drills.machine import footprint, repeating
@@ -96,7 +93,7 @@ class SteadyLoad:
 
     def run(self, length_s: float, on_sample: Callable[[Sample], None]) -> None:
         """Run the load, and wait for open predictions; `on_sample` is called with each sample."""
-        server_stats(self._child)
+        self._child.measured()
         self._started = time.perf_counter()
         self._before = (self._started, self._child.cpu_us, self.requests, self.answered)
         self._until = self._started + length_s
@@ -178,7 +175,7 @@ class SteadyLoad:
 
     def _measurements(self) -> ServerStats:
         """Return the server's measurements since the last call; recent stalls are retained."""
-        stats = server_stats(self._child)
+        stats = self._child.measured()
         self._stalls.append(stats.stalls)
         return stats
 
