@@ -16,23 +16,6 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import PREFIX, Settings
 
-__all__ = [
-    "DEPLOY",
-    "ROOT",
-    "Instruction",
-    "arguments",
-    "documents",
-    "environment",
-    "image_user",
-    "instructions",
-    "only",
-    "ran",
-    "routes",
-    "settings",
-    "stages",
-    "version",
-]
-
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -68,6 +51,13 @@ def ran(*command: object, cwd: Path | None = None, timeout_s: float = 60.0) -> s
 def documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of a YAML file."""
     return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+
+
+def at(document: Any, path: str) -> Any:
+    """Return the part of a document at a path of keys and positions, separated by slashes."""
+    for part in path.split("/"):
+        document = document[int(part)] if isinstance(document, list) else document[part]
+    return document
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from deploy.project import DEPLOY, ran
 from service.serving import Running
 from system import answers, free_port, program, started
 
-__all__ = ["CONFIGURATIONS", "PROXIES", "Proxy", "run_proxy"]
-
 CONFIGURATIONS = DEPLOY / "proxies"
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from anytime_service.limits.tuning import TUNING
-from anytime_service.settings import PREFIX, Settings
-from deploy.project import DEPLOY, image_user, settings, version
+from anytime_service.settings import Settings
+from deploy.project import DEPLOY, at, image_user, settings, version
 
 FILE = DEPLOY / "compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -80,10 +80,26 @@ def test_every_image_has_a_version(name: str) -> None:
     assert re.fullmatch(r"v?\d+\.\d+\.\d+(-alpine)?", tag)
 
 
-def test_our_image_has_this_version_and_runs_as_its_user() -> None:
-    ours = SERVICES["anytime"]
-    assert (ours["image"], ours["user"]) == (f"anytime-linear:{version()}", image_user())
-    assert ours["deploy"]["replicas"] == 2
+SECRETS = {name: f"/run/secrets/{SERVICES[name]['secrets'][0]}" for name in ("anytime", "grafana")}
+STATED = {
+    "anytime/image": f"anytime-linear:{version()}",
+    "anytime/user": image_user(),
+    "anytime/deploy/replicas": 2,
+    "anytime/environment/ANYTIME_API_KEYS_FILE": SECRETS["anytime"],
+    "anytime/environment/ANYTIME_SESSION_STORE": "redis://redis:6379/0",
+    "nginx/ports": ["127.0.0.1:8080:8080"],
+    "nginx/depends_on/anytime/restart": True,
+    "grafana/environment/GF_AUTH_ANONYMOUS_ENABLED": "false",
+    "grafana/environment/GF_USERS_ALLOW_SIGN_UP": "false",
+    "grafana/environment/GF_SECURITY_ADMIN_PASSWORD__FILE": SECRETS["grafana"],
+}
+"""What other files say: version and user of the image, secrets, the shipped Redis, and nginx, which resolves a name
+once. Grafana requires the password."""
+
+
+@pytest.mark.parametrize("path", STATED)
+def test_a_value_is_that_of_the_file_on_which_it_depends(path: str) -> None:
+    assert at(SERVICES, path) == STATED[path]
 
 
 @every_service
@@ -100,10 +116,7 @@ def test_services_have_read_only_images_and_no_privileges(name: str) -> None:
 
 
 def test_every_variable_is_a_setting() -> None:
-    variables = SERVICES["anytime"]["environment"]
-    assert set(variables) <= settings()
-    assert all(name.startswith(PREFIX) for name in variables)
-    assert variables["ANYTIME_API_KEYS_FILE"] == f"/run/secrets/{SERVICES['anytime']['secrets'][0]}"
+    assert set(SERVICES["anytime"]["environment"]) <= settings()
 
 
 def test_only_the_proxy_and_the_dashboards_are_published_on_the_loopback_interface() -> None:
@@ -112,60 +125,42 @@ def test_only_the_proxy_and_the_dashboards_are_published_on_the_loopback_interfa
     assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
 
 
-def test_only_the_service_reaches_redis_and_it_has_no_route_outside() -> None:
-    neighbours = {
-        name for name, service in SERVICES.items() if set(service["networks"]) & set(SERVICES["redis"]["networks"])
-    }
-    assert neighbours == {"anytime", "redis"}
-    assert all(COMPOSE["networks"][name]["internal"] for name in SERVICES["anytime"]["networks"])
+def test_services_reach_each_other_by_their_networks_and_only_ours_reaches_redis_and_nothing_outside() -> None:
+    networks = {name: set(service["networks"]) for name, service in SERVICES.items()}
+    assert {name for name in networks if networks[name] & networks["redis"]} == {"anytime", "redis"}
+    assert all(COMPOSE["networks"][name]["internal"] for name in networks["anytime"])
+    assert networks["nginx"] & networks["anytime"]
+    assert networks["prometheus"] & networks["anytime"] == {"metrics"}
+    assert networks["prometheus"] & networks["grafana"]
 
 
-def test_the_proxy_connects_to_the_service_by_name_and_listens_on_its_published_port() -> None:
+def test_the_proxy_connects_to_the_service_and_closes_connections_after_the_longest_deadline_before_it_is_killed() -> (
+    None
+):
     assert all(words in NGINX for words in ("server anytime:8000", "listen 8080;"))
-    assert SERVICES["nginx"]["ports"] == ["127.0.0.1:8080:8080"]
-    assert set(SERVICES["nginx"]["networks"]) & set(SERVICES["anytime"]["networks"])
-    assert SERVICES["nginx"]["depends_on"]["anytime"]["restart"], "it resolves the name once"
-
-
-def test_the_proxy_closes_connections_after_the_longest_deadline_and_before_it_is_killed() -> None:
     [timeout] = re.findall(r"^worker_shutdown_timeout (\d+)s;", NGINX, re.MULTILINE)
     grace = int(SERVICES["nginx"]["stop_grace_period"].removesuffix("s"))
     assert Settings().max_deadline_ms / 1000 < int(timeout) < grace
 
 
-def test_the_session_store_is_the_shipped_redis() -> None:
-    assert SERVICES["anytime"]["environment"]["ANYTIME_SESSION_STORE"] == "redis://redis:6379/0"
+def test_redis_stores_nothing_on_disk_and_has_a_memory_limit() -> None:
     command = SERVICES["redis"]["command"]
     assert [command[command.index(option) + 1] for option in ("--save", "--appendonly")] == ["", "no"]
     assert {"--maxmemory", "--maxmemory-policy"} <= set(command)
 
 
-def test_the_grace_period_is_long_enough_to_drain() -> None:
-    assert int(SERVICES["anytime"]["stop_grace_period"].removesuffix("s")) > 2 * TUNING.linger_s + 1
+def test_the_limits_of_the_service_leave_time_to_drain_and_room_for_connections_and_values() -> None:
+    ours = SERVICES["anytime"]
+    assert int(ours["stop_grace_period"].removesuffix("s")) > 2 * TUNING.linger_s + 1
+    assert ours["ulimits"]["nofile"] > 2 * Settings().max_connections
+    memory = int(ours["deploy"]["resources"]["limits"]["memory"].removesuffix("M")) * 1024**2
+    assert 4 * int(ours["environment"]["ANYTIME_MAX_HELD_BYTES"]) <= memory
 
 
-def test_the_file_limit_allows_the_maximum_of_connections() -> None:
-    assert SERVICES["anytime"]["ulimits"]["nofile"] > 2 * Settings().max_connections
-
-
-def test_the_limit_of_client_values_is_far_below_the_memory_limit() -> None:
-    limit = SERVICES["anytime"]["deploy"]["resources"]["limits"]["memory"]
-    limit_of_values = int(SERVICES["anytime"]["environment"]["ANYTIME_MAX_HELD_BYTES"])
-    assert 4 * limit_of_values <= int(limit.removesuffix("M")) * 1024**2
-
-
-def test_grafana_requires_the_password() -> None:
-    variables = SERVICES["grafana"]["environment"]
-    assert variables["GF_AUTH_ANONYMOUS_ENABLED"] == variables["GF_USERS_ALLOW_SIGN_UP"] == "false"
-    assert variables["GF_SECURITY_ADMIN_PASSWORD__FILE"] == f"/run/secrets/{SERVICES['grafana']['secrets'][0]}"
-
-
-def test_prometheus_scrapes_every_replica_and_grafana_reaches_prometheus() -> None:
+def test_prometheus_scrapes_every_replica() -> None:
     scraped = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
     (job,) = scraped["scrape_configs"]
     (looked_up,) = job["dns_sd_configs"]
     port = int(SERVICES["anytime"]["environment"]["ANYTIME_METRICS_PORT"])
     found = (job["job_name"], looked_up["names"], looked_up["type"], looked_up["port"])
     assert found == ("anytime", ["anytime"], "A", port)  # a name with one address per replica
-    assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["anytime"]["networks"]) == {"metrics"}
-    assert set(SERVICES["prometheus"]["networks"]) & set(SERVICES["grafana"]["networks"])

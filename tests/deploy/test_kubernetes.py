@@ -19,7 +19,7 @@ from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.run import build_server
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import Metrics
-from deploy.project import DEPLOY, documents, environment, image_user, only, ran, routes, settings, stages, version
+from deploy.project import DEPLOY, at, documents, environment, image_user, only, ran, routes, settings, stages, version
 from guides import blocks_of
 from system import program
 
@@ -119,29 +119,31 @@ def test_services_use_ports_of_their_pods() -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports(pod))
 
 
-def test_the_service_listens_on_the_declared_ports() -> None:
-    assert (
-        ports(OURS)["http"]
-        == int(environment(stages()[1])["ANYTIME_PORT"])
-        == int(only(stages()[1], "EXPOSE").argument)
-    )
-    assert ports(OURS)["metrics"] == int(manifest_of("ConfigMap")["data"]["ANYTIME_METRICS_PORT"])
+STATED = {
+    "containers/0/envFrom": [{"configMapRef": {"name": "anytime"}}],
+    "containers/0/startupProbe/httpGet": {"path": "/readyz", "port": "http"},
+    "containers/0/readinessProbe/httpGet": {"path": "/readyz", "port": "http"},
+    "containers/0/livenessProbe/httpGet": {"path": "/livez", "port": "http"},
+    "containers/0/resources/requests/cpu": "1",
+    "enableServiceLinks": False,
+}
+"""Of our pod: the event loop has a processor without a limit, which would delay deadlines. Links would set ANYTIME_PORT
+to tcp://..., as there is a service of that name."""
 
 
-@pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
-def test_probes_request_routes_of_the_service(probe: str) -> None:
-    path = "/livez" if probe == "livenessProbe" else "/readyz"
-    assert container(OURS)[probe]["httpGet"] == {"path": path, "port": "http"}
-    assert path in routes()
+@pytest.mark.parametrize("path", STATED)
+def test_a_value_of_our_pod_is_as_the_service_needs_it(path: str) -> None:
+    assert at(OURS["spec"], path) == STATED[path]
+    assert set(container(OURS)["resources"]["limits"]) == {"memory"}
 
 
-def test_every_variable_is_a_setting_and_service_links_are_disabled() -> None:
-    data = manifest_of("ConfigMap")["data"]
+def test_ports_routes_and_variables_are_those_of_the_service() -> None:
+    data, image = manifest_of("ConfigMap")["data"], stages()[1]
+    assert ports(OURS)["http"] == int(environment(image)["ANYTIME_PORT"]) == int(only(image, "EXPOSE").argument)
+    assert ports(OURS)["metrics"] == int(data["ANYTIME_METRICS_PORT"])
+    assert {"/livez", "/readyz"} <= routes()
     assert set(data) <= settings()
     assert all(isinstance(value, str) for value in data.values())
-    assert container(OURS)["envFrom"] == [{"configMapRef": {"name": "anytime"}}]
-    # Links would set ANYTIME_PORT to tcp://..., as there is a service of that name.
-    assert OURS["spec"]["enableServiceLinks"] is False
 
 
 def test_the_keys_are_a_file_of_a_secret_and_no_secret_is_shipped() -> None:
@@ -200,12 +202,6 @@ def test_pods_have_no_unnecessary_privileges() -> None:
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_a_pod_requests_one_processor_for_its_event_loop_without_a_limit() -> None:
-    resources = container(OURS)["resources"]
-    assert resources["requests"]["cpu"] == "1"
-    assert set(resources["limits"]) == {"memory"}
-
-
 def test_the_limit_of_client_values_is_far_below_the_memory_limit() -> None:
     limit = container(OURS)["resources"]["limits"]["memory"]
     limit_of_values = int(manifest_of("ConfigMap")["data"]["ANYTIME_MAX_HELD_BYTES"])
@@ -255,7 +251,9 @@ def test_prometheus_accepts_the_queries_of_the_adapter(rule: dict[str, Any], tmp
     ran(program("promtool"), "check", "rules", tmp_path / "rules.yml")
 
 
-def test_network_policies_allow_only_the_ports_of_the_pods() -> None:
+def test_every_pod_has_a_network_policy_which_allows_only_its_ports() -> None:
+    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind("NetworkPolicy")]
+    assert all(any(pod in selected(labels) for labels in policies) for pod in PODS)
     for policy in of_kind("NetworkPolicy"):
         (pod,) = selected(policy["spec"]["podSelector"]["matchLabels"])
         assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -267,11 +265,6 @@ def test_network_policies_allow_only_the_ports_of_the_pods() -> None:
     assert [port["port"] for port in to_store["ports"]] == [ports(STORE)["redis"]]
     assert {(port["protocol"], port["port"]) for port in to_names["ports"]} == {("UDP", 53), ("TCP", 53)}
     assert "egress" not in manifest_of("NetworkPolicy", "anytime-redis")["spec"]
-
-
-def test_every_pod_has_a_network_policy() -> None:
-    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind("NetworkPolicy")]
-    assert all(any(pod in selected(labels) for labels in policies) for pod in PODS)
 
 
 def test_the_session_store_is_the_shipped_redis() -> None:

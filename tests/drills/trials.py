@@ -21,7 +21,7 @@ CLOSE_CODES = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012, 1013)
 
 _EXPECTED = re.compile(
     r"101|2\d\d|3\d\d|problem (4\d\d|50[13])|error (4\d\d|503)|answer|update|packed|pong|close|FIN|closed by us|gone"
-    rf"|close ({'|'.join(map(str, CLOSE_CODES))})|cut off|as documented"
+    rf"|close ({'|'.join(map(str, CLOSE_CODES))})|cut off"
 )
 
 

@@ -1,21 +1,16 @@
 """The attacker process: `python -m drills.attacks.attacker PORT`.
 
 Reads one line per attack, its number and its length in seconds, and prints one line with the replies. The last attacks
-are those of other programs: the benchmarks' hostile clients, and schemathesis with the OpenAPI document.
+are the benchmarks' hostile clients.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import resource
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.harness import Process, answering, set_priority
@@ -27,11 +22,6 @@ from drills.attacks.malformed import MALFORMED
 from drills.attacks.wire import Attack
 
 LENGTH_S = 4.0
-EXAMPLES = 10
-REFUSED = [400, 401, 403, 404, 405, 406, 409, 410, 415, 422, 428, 429, 500, 503]
-"""Statuses that reject input outside the schema; schemathesis does not know 410, for an expired session."""
-
-HOOKS = Path(__file__).parents[2] / "service" / "schemathesis_hooks.py"
 
 
 def _kind(name: str) -> Callable[[int], Counter[str]]:
@@ -46,39 +36,7 @@ def _kind(name: str) -> Callable[[int], Counter[str]]:
     return act
 
 
-def _documented(port: int) -> Counter[str]:
-    """Request everything in the OpenAPI document, with valid and invalid values."""
-    options = ["--max-examples", str(EXAMPLES), "--no-color", "--workers", "1"]
-    options += ["--exclude-checks", "positive_data_acceptance"]  # the document does not say which groups a model has
-    url = f"http://127.0.0.1:{port}/openapi.json"
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "schemathesis.toml").write_text(
-            f"[checks.negative_data_rejection]\nexpected-statuses = {REFUSED}\n"
-        )
-        finished = subprocess.run(
-            [sys.executable, "-m", "schemathesis.cli", "run", url, *options],
-            env={**os.environ, "PYTHONWARNINGS": "ignore", "SCHEMATHESIS_HOOKS": os.fspath(HOOKS)},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-    if finished.returncode == 0:
-        return Counter(["as documented"])
-    failures = re.findall(r"^- (.+)$", finished.stdout, re.MULTILINE)
-    if not failures:  # an error of schemathesis, or of the connection, in a section before that of the warnings
-        failures = [
-            f"exit code {finished.returncode}: {finished.stdout.partition(' WARNINGS ')[0][-1500:]}{finished.stderr}"
-        ]
-    return Counter(f"NOT AS DOCUMENTED: {failure}" for failure in failures)
-
-
-EXTERNAL = (
-    *(Attack(f"{name}, repeatedly", _kind(name), 100, rounds=1, others_ms=50.0) for name in KINDS),
-    Attack("requests of every kind, by schemathesis", _documented, rounds=5, others_ms=50.0),
-)
-
+EXTERNAL = (Attack(f"{name}, repeatedly", _kind(name), 100, rounds=1, others_ms=50.0) for name in KINDS)
 ATTACKS: tuple[Attack, ...] = (*MALFORMED, *BODIES, *FRAMES, *FLOODS, *EXTERNAL)
 
 
