@@ -30,7 +30,7 @@ from benchmarks.load.engine import Load
 from benchmarks.load.hostile import KINDS
 from benchmarks.load.many_rows import ManyRows
 from benchmarks.load.models import temporary_model
-from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, LoadPrediction, faults, plan_predictions
+from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, faults, plan_predictions
 
 MAX_LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
@@ -137,28 +137,11 @@ class Soak:
         Without `once`, repeat it if a limit is exceeded.
         """
 
-        def run() -> Result:
-            share = max(1, int(count * self.share))
-            predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
-            with closing(Load()) as load:
-                binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-                self.child.measured()
-                cpu, start = self.child.cpu_us, time.perf_counter()
-                begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
-                last = predictions[-1]
-                timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
-                load.run(lambda: all(each.answers for each in predictions), 15.0)
-                load.run_for(0.1)  # a second answer to a prediction would be received now
-                busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-            return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
-
-        return run() if once else self.majority(run)
-
-    def majority(self, run: Callable[[], Result]) -> Result:
-        """Add the result of the first run if it kept every promise or is wrong, else one with the majority."""
         verdicts: Counter[bool] = Counter()
         for number in range(MAX_RUNS):
-            result = run()
+            result = self._measured(name, make, max(1, int(count * self.share)), rate, policy, stretch)
+            if once:
+                return result
             if result.kept or not result.paused:
                 verdicts[result.kept] += 1
             if result.wrong or (number == 0 and result.kept) or MAJORITY in verdicts.values():
@@ -171,14 +154,19 @@ class Soak:
         self.results.append(result)
         return result
 
-    def _result(
-        self,
-        name: str,
-        predictions: Sequence[LoadPrediction],
-        bare: Sequence[float],
-        late: Sequence[float],
-        busy: float,
+    def _measured(
+        self, name: str, make: Callable[[Load, int], Binding], count: int, rate: float, policy: Policy, stretch: float
     ) -> Result:
+        predictions = list(plan_predictions(self.model, self.rng, count, policy, stretch))
+        with closing(Load()) as load:
+            binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
+            self.child.measured()
+            cpu, start = self.child.cpu_us, time.perf_counter()
+            begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+            timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: predictions[-1].started > 0.0)
+            load.run(lambda: all(each.answers for each in predictions), 15.0)
+            load.run_for(0.1)  # a second answer to a prediction would be received now
+            busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
         stats = self.child.measured()
         found = Counter(fault for each in predictions for fault in faults(self.model, each, stats.stalls))
         received = [each.lateness_ms for each in predictions if each.answers]
@@ -188,8 +176,8 @@ class Soak:
             p99(stats.late_ms),
             p99(stats.bare_ms),
             p99([ms for ms in received if ms is not None]),
-            p99(bare),
-            p99(late),
+            p99(timers.late_ms),
+            p99(load.late_ms),
             busy,
             max((end - begin for begin, end in stats.stalls), default=0.0),
             max(stats.gc_ms, default=0.0),
@@ -218,7 +206,6 @@ def main() -> None:
 
 def run(soak: Soak, idle: Child, only: str) -> bool:
     """Run all loads; return whether all promises were kept. `idle` is a server without predictions."""
-    soak.child.measured()
     soak.stream("warming up", Stream, int(1000 / soak.share), CAPACITY_RATE)
     capacity = CAPACITY_RATE / soak.results[-1].busy
     print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
@@ -283,27 +270,27 @@ def thousand(soak: Soak) -> None:
     soak.grown_mib = max(soak.grown_mib, grown)
 
 
+def print_later(result: Result, alone: Result) -> None:
+    later = result.sent - alone.sent, result.received - alone.received
+    print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+
+
 def hostile(soak: Soak) -> None:
     """Alternate the same load with and without a hostile client."""
     for kind in KINDS:
         alone = soak.stream("alone", Stream, 3_000, 200)
         with Process("benchmarks.load.hostile", kind, soak.child.port):
             time.sleep(0.5)
-            result = soak.stream(f"with {kind}", Stream, 3_000, 200)
-        later = result.sent - alone.sent, result.received - alone.received
-        print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+            print_later(soak.stream(f"with {kind}", Stream, 3_000, 200), alone)
 
 
 def many_rows(soak: Soak) -> None:
     """Answers of 10,000 rows, pages and replaced sessions, next to a load of single rows."""
-    seconds = max(4.0, 20.0 * soak.share)
     alone = soak.stream("alone", Stream, 3_000, 200)
-    with Process("benchmarks.load.many_rows", soak.child.port, seconds) as process:
+    with Process("benchmarks.load.many_rows", soak.child.port, max(4.0, 20.0 * soak.share)) as process:
         time.sleep(0.5)
-        result = soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True)
+        print_later(soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True), alone)
         found = msgspec.json.decode(process.line(), type=ManyRows)
-    later = result.sent - alone.sent, result.received - alone.received
-    print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
     for what, late in (("sent", found.sent), ("received", found.received)):
         p50, p99, most = percentiles(late, 50, 99, 100)
         print(f"    {len(late)} answers of 10,000 rows {what} after their deadline: {p50:.1f} {p99:.1f} {most:.1f} ms")

@@ -40,7 +40,7 @@ from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
-from drills.clients import Plan, clients
+from drills.clients import Clients, Plan
 from drills.cluster import measuring_memory, metric
 from drills.machine import raise_priority
 
@@ -147,7 +147,7 @@ def driving(folder: Path) -> Iterator[Callable[[Drive, int], list[str]]]:
 def _run(child: Child, plan: Plan, idle_mib: float, drive: Drive, rounds: int) -> list[str]:
     """Drive one element; print the figures, and return the promises that it breaks."""
     before, residents = metric(child.port, HELD), list[float]()
-    with clients(plan) as others, measuring_memory(child.pid) as memory_mib:
+    with Clients(plan) as others, measuring_memory(child.pid) as memory_mib:
         others.await_ready()
         child.measured()
         others.start()

@@ -24,12 +24,11 @@ from benchmarks.harness import CLIENT_CORE, Process, Table, conclude, flag, pin_
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
 from drills.calls import Call
-from drills.clients import Plan, clients
+from drills.clients import Clients, Plan
 from drills.cluster import Cluster, Replica, measuring_memory, metric, probing, wait_for
 from drills.drill import unexpected
-from drills.judging import Oracle, Outcome, Served, Stalls
+from drills.judging import Bounds, Oracle, Outcome, Served, Stalls, Trial, faults_of
 from drills.machine import footprint, watching_stalls
-from drills.trials import Bounds, Trial, faults_of
 
 BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500
 SETTINGS = {
@@ -105,7 +104,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
+        with Clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
             load.await_ready()
             load.start()
             time.sleep(1.0)

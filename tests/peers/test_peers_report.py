@@ -32,7 +32,7 @@ from benchmarks.peers.report import (
     within,
     write,
 )
-from benchmarks.peers.sizing import MAX_NUMBERS, grid, growth
+from benchmarks.peers.training import MAX_NUMBERS, grid, growth
 
 
 def section(name: str = "training") -> Section:

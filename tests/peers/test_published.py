@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from anytime.groups import load_groups
-from benchmarks.peers import environments, prices, published, report
+from benchmarks.peers import environments, published, report
 from benchmarks.peers.environments import Environment, prepared
 from benchmarks.peers.published import PROTOCOLS, Protocol, Rows, curve, ndcg, rerun
 from benchmarks.peers.quality_sets import Part, QualitySet
@@ -93,8 +93,8 @@ def test_a_test_is_worth_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
         parts = (whole.at(rows) for rows in np.split(np.arange(ROWS), [150, 200]))
         return QualitySet("small", "", ("AUC",), 2, groups, *parts)
 
-    monkeypatch.setattr(prices, "load", split)
-    found = prices.prices(Path(), quick=True)
+    monkeypatch.setattr(published, "load", split)
+    found = published.prices(Path(), quick=True)
     assert [row[:2] for row in found.sheets[0].rows] == [("lab", "3.00"), ("x", "2.00")]
     lab, x = ([float(str(cell).split()[0]) for cell in row[2:]] for row in found.sheets[0].rows)
     assert min(lab) > 0.1 > max(x)
