@@ -24,13 +24,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.harness import CLIENT_CORE, SLACK, Process, Table, flag, percentiles, pin_to_core, script_options
-from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
-from benchmarks.load.hostile import KINDS
-from benchmarks.load.many_rows import ManyRows
 from benchmarks.load.models import temporary_model
-from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, faults, plan_predictions
+from benchmarks.load.neighbours import KINDS, ManyRows
+from benchmarks.load.predictions import (
+    MAX_STALLED,
+    REFUSED,
+    STALLED,
+    BareTimers,
+    Binding,
+    Sessions,
+    Stream,
+    StreamedPost,
+    begin_all,
+    faults,
+    plan_predictions,
+)
 
 MAX_LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
@@ -279,7 +289,7 @@ def hostile(soak: Soak) -> None:
     """Alternate the same load with and without a hostile client."""
     for kind in KINDS:
         alone = soak.stream("alone", Stream, 3_000, 200)
-        with Process("benchmarks.load.hostile", kind, soak.child.port):
+        with Process("benchmarks.load.neighbours", kind, soak.child.port):
             time.sleep(0.5)
             print_later(soak.stream(f"with {kind}", Stream, 3_000, 200), alone)
 
@@ -287,7 +297,7 @@ def hostile(soak: Soak) -> None:
 def many_rows(soak: Soak) -> None:
     """Answers of 10,000 rows, pages and replaced sessions, next to a load of single rows."""
     alone = soak.stream("alone", Stream, 3_000, 200)
-    with Process("benchmarks.load.many_rows", soak.child.port, max(4.0, 20.0 * soak.share)) as process:
+    with Process("benchmarks.load.neighbours", "many-rows", soak.child.port, max(4.0, 20.0 * soak.share)) as process:
         time.sleep(0.5)
         print_later(soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True), alone)
         found = msgspec.json.decode(process.line(), type=ManyRows)

@@ -79,15 +79,6 @@ class Results(NamedTuple):
     accuracy: list[float]
     steps: list[float]
 
-    def at(self, deadline: float) -> tuple[float, float]:
-        """Return accuracy and depth at one deadline."""
-        place = DEADLINES_MS.index(deadline)
-        return self.accuracy[place], self.steps[place]
-
-    def until(self, deadline: float) -> float:
-        """Return the mean accuracy of the deadlines up to one, for a client that does not know its deadline."""
-        return float(np.mean(self.accuracy[: DEADLINES_MS.index(deadline) + 1]))
-
 
 def anytime(*arguments: object, code: int = 0) -> str:
     """Run a command of the library, which must exit with `code`, and return its output."""
@@ -176,20 +167,17 @@ def sdk(url: str, _: Path, extractors: dict[str, Extractor]) -> Iterator[Predict
 
 def drive(predict: Predict, images: Float, labels: Any) -> Results:
     """Request a prediction for every image under every deadline."""
-    right: dict[float, list[bool]] = {deadline: [] for deadline in DEADLINES_MS}
-    steps: dict[float, list[int]] = {deadline: [] for deadline in DEADLINES_MS}
+    found: dict[float, list[tuple[bool, int]]] = {deadline: [] for deadline in DEADLINES_MS}
     for image in images[:WARM_UP]:
         time.sleep(INTERVAL_S)
         predict(image, JUDGED_MS)
     for image, label in zip(images, labels, strict=True):
-        for deadline in DEADLINES_MS:
+        for deadline, of_deadline in found.items():
             time.sleep(INTERVAL_S)
             answer = predict(image, deadline)
-            right[deadline].append(bool(answer.prediction == label))
-            steps[deadline].append(answer.prefix)
+            of_deadline.append((bool(answer.prediction == label), answer.prefix))
     time.sleep(0.1)
-    accuracy = [float(np.mean(right[deadline])) for deadline in DEADLINES_MS]
-    return Results(accuracy, [float(np.mean(steps[deadline])) for deadline in DEADLINES_MS])
+    return Results(*np.mean([*found.values()], axis=1).T.tolist())
 
 
 def expected(model: Path, test: Path, distributions: Path) -> list[float]:
@@ -288,10 +276,11 @@ def main() -> None:
         columns = "deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"
         print(*aligned(columns, rows), sep="\n")
         draw(args.out, slow, {"before": (before, expected_before), "after": (after, expected_after)}, trained.steps)
-    gained = after.at(JUDGED_MS)[0] - before.at(JUDGED_MS)[0]
-    until = f"{before.until(JUDGED_MS):.3f}, then {after.until(JUDGED_MS):.3f}"
-    print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {until}")
-    print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.at(JUDGED_MS)[1] - before.at(JUDGED_MS)[1]:+.2f}")
+    judged = DEADLINES_MS.index(JUDGED_MS)
+    gained = after.accuracy[judged] - before.accuracy[judged]
+    upto = [f"{np.mean(each.accuracy[: judged + 1]):.3f}" for each in (before, after)]  # of an unknown deadline
+    print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {', then '.join(upto)}")
+    print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.steps[judged] - before.steps[judged]:+.2f}")
     print(f"wrote {args.out}")
     conclude(
         violations(

@@ -23,7 +23,7 @@ import pytest
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
+from deploy.project import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_reported, binary, half_sent
 from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, packed, small_model, timeless
 from system import free_port, http_server

@@ -18,7 +18,6 @@ from types import MappingProxyType
 
 from anytime.model.model import Model
 from benchmarks.harness import violations
-from drills.calls import Call
 from drills.clients import ClientReport, Clients, Plan
 from drills.cluster import Cluster, request, wait_for
 from drills.judging import (
@@ -26,6 +25,7 @@ from drills.judging import (
     EXCUSED_FEW,
     LATE,
     TOLERANCE_MS,
+    Call,
     Figures,
     Oracle,
     Outcome,

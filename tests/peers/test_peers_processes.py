@@ -13,8 +13,7 @@ import pytest
 
 from anytime.selection import sequence
 from benchmarks.peers.adapters.with_ours import ALPHA, coefficients, gram_of, groups_of
-from benchmarks.peers.environments import REQUIREMENTS, Environment, prepared, reason, wanted
-from benchmarks.peers.measurements import FailedError
+from benchmarks.peers.environments import REQUIREMENTS, Environment, FailedError, prepared, reason, wanted
 from benchmarks.peers.serving import LAUNCHERS, check_answer, launched, measure_latency, saturate_posts
 from benchmarks.peers.solvers import GRAM, ROWS, Worker, loaded, make_problem
 

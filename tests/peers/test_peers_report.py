@@ -9,25 +9,21 @@ import numpy as np
 import pytest
 
 from benchmarks.peers import report
-from benchmarks.peers.environments import Environment
-from benchmarks.peers.measurements import (
-    FailedError,
-    Measurements,
-    NotInstalledError,
-    Spread,
-    digits,
-    interleave,
-    ratios,
-)
+from benchmarks.peers.environments import Environment, FailedError, NotInstalledError
 from benchmarks.peers.quality import BASIS, LINEAR, Cells, compare_cells
 from benchmarks.peers.report import (
     Finding,
+    Measurements,
     Part,
     Section,
     Sheet,
+    Spread,
+    digits,
     drawn,
     format_cell,
+    interleave,
     page,
+    ratios,
     read_sections,
     within,
     write,

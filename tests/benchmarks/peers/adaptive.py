@@ -17,8 +17,7 @@ from sklearn.metrics import roc_auc_score
 from anytime.types import Float, Index
 from benchmarks.peers import quality_sets
 from benchmarks.peers.environments import installed
-from benchmarks.peers.measurements import digits
-from benchmarks.peers.report import Finding, Part, Section, Sheet, difference, drawn
+from benchmarks.peers.report import Finding, Part, Section, Sheet, difference, digits, drawn
 from benchmarks.peers.solvers import Peer, loaded
 
 SEQUENCE, ADAPTIVE = "ours: one sequence, defaults", "GDFS: an order for each row"

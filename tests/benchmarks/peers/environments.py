@@ -16,8 +16,6 @@ from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
-from benchmarks.peers.measurements import NotInstalledError
-
 FOLDER = Path(__file__).parents[3] / ".venv-peers"
 REQUIREMENTS = Path(__file__).with_name("requirements")
 
@@ -26,6 +24,14 @@ INSTALL_S = 1500.0
 
 RELATED_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "uvicorn", "fastapi", "starlette")
 """Further packages whose versions are reported if installed."""
+
+
+class FailedError(Exception):
+    """A measurement failed; the message says why."""
+
+
+class NotInstalledError(FailedError):
+    """The environment of a peer cannot be created."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ import numpy as np
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.types import Bool, Float
-from benchmarks.peers.measurements import digits
 from benchmarks.peers.quality_sets import SETS, QualitySet, columns_of, load
-from benchmarks.peers.report import Cell, Finding, Part, Picture, Section, Sheet, difference, drawn
+from benchmarks.peers.report import Cell, Finding, Part, Picture, Section, Sheet, difference, digits, drawn
 from benchmarks.peers.solvers import Worker, loaded
 
 SHARES = (0.05, 0.25, 1.0)

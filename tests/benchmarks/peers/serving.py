@@ -27,9 +27,21 @@ from benchmarks.load.engine import CONNECTIONS, Load, saturate, saturate_websock
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
 from benchmarks.load.open_loop import Counts, Posts
-from benchmarks.peers.environments import installed
-from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
-from benchmarks.peers.report import Cell, Finding, Part, Section, Sheet, cell, compared, mebibytes
+from benchmarks.peers.environments import FailedError, installed
+from benchmarks.peers.report import (
+    Cell,
+    Finding,
+    Part,
+    Section,
+    Sheet,
+    Spread,
+    cell,
+    compared,
+    digits,
+    interleave,
+    mebibytes,
+    ratios,
+)
 from benchmarks.peers.solvers import thread_variables
 from system import free_port, started
 

@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Process
-from benchmarks.peers.environments import Environment, installed
-from benchmarks.peers.measurements import FailedError, Measurements, interleave
-from benchmarks.peers.report import Finding, Sheet, cell, mebibytes
+from benchmarks.peers.environments import Environment, FailedError, installed
+from benchmarks.peers.report import Finding, Measurements, Sheet, cell, interleave, mebibytes
 
 GRAM = ("S", "q", "sizes", "costs", "rows")
 ROWS = ("X", "y", "sizes", "costs", "rows")

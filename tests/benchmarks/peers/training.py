@@ -5,8 +5,8 @@ numbers, with as many threads as the rest) and `X.T @ X`. Other costs: a saved m
 
 The cost-weighted Group Lasso on real data is compared with celer: at some shares of the smallest penalty with an
 all-zero solution, both solve from zero, on the same standardised rows, to the same duality gap. Differences are
-relative; with collinear columns the coefficients need not be unique, but the objective and the predictions are. Our time includes
-the pass over the rows that computes the moments.
+relative; with collinear columns the coefficients need not be unique, but the objective and the predictions are. Our
+time includes the pass over the rows that computes the moments.
 """
 
 from __future__ import annotations
@@ -30,9 +30,23 @@ from anytime.loaded import load
 from anytime.training.resequencing import resequence
 from anytime.types import Float
 from benchmarks.peers.adapters.with_ours import groups_of
-from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
+from benchmarks.peers.environments import FailedError
 from benchmarks.peers.quality_sets import read_rows
-from benchmarks.peers.report import Cell, Finding, Part, Section, Sheet, cell, compared, mebibytes, within
+from benchmarks.peers.report import (
+    Cell,
+    Finding,
+    Part,
+    Section,
+    Sheet,
+    Spread,
+    cell,
+    compared,
+    digits,
+    interleave,
+    mebibytes,
+    ratios,
+    within,
+)
 from benchmarks.peers.solvers import FLOOR, FROM_GRAM, FROM_ROWS, OURS, loaded, make_problem, measure
 
 ADELIE, EARLY, PURSUIT = (FROM_GRAM[i].label for i in (1, 2, 3))

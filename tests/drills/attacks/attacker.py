@@ -1,8 +1,8 @@
 """The attacker process: `python -m drills.attacks.attacker PORT`.
 
-Reads one line per attack, its number and its length in seconds, and prints one line with the replies. Here are floods of
-connections, pipelined requests and bytes, clients that never read, and slow or endless headers; the last attacks are the
-benchmarks' hostile clients.
+Reads one line per attack, its number and its length in seconds, and prints one line with the replies. Here are floods
+of connections, pipelined requests and bytes, clients that never read, and slow or endless headers; the last attacks are
+the benchmarks' hostile clients.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.harness import Process, answering, set_priority
-from benchmarks.load.hostile import KINDS
+from benchmarks.load.neighbours import KINDS
 from drills.attacks.bodies import BODIES, post_request
 from drills.attacks.frames import FRAMES
 from drills.attacks.malformed import MALFORMED
@@ -33,21 +33,17 @@ REQUEST = b"GET /livez HTTP/1.1\r\nHost: hostile\r\n\r\n"
 def _idle(port: int) -> Counter[str]:
     """Open 10,000 connections, each idle after one request."""
     received: Counter[str] = Counter()
-    socks: list[socket.socket] = []
-    try:
-        for _ in range(IDLE):
-            sock = connect(port)
-            send_all(sock, REQUEST)
-            socks.append(sock)
+    with ExitStack() as stack:
+        socks: list[socket.socket] = []
+        while len(socks) < IDLE:
+            socks.append(stack.enter_context(connect(port)))
+            send_all(socks[-1], REQUEST)
             if len(socks) % 100 == 0:
                 time.sleep(0.01)
         time.sleep(2.0)
         for sock in socks:
             content, end = receive(sock, 0.0005)
             received.update([*replies(content), *(() if end == "open" else (end,))])
-    finally:
-        for sock in socks:
-            sock.close()
     return received
 
 
@@ -191,7 +187,7 @@ def _kind(name: str) -> Callable[[int], Counter[str]]:
     """Run one of the benchmarks' hostile clients for some seconds."""
 
     def act(port: int) -> Counter[str]:
-        with Process("benchmarks.load.hostile", name, port) as process:
+        with Process("benchmarks.load.neighbours", name, port) as process:
             time.sleep(KIND_S)
             ended = process.popen.poll()
         return Counter(["closed by us" if ended is None else f"the attacker ended with {ended}"])

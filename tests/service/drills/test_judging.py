@@ -18,11 +18,12 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
-from drills.calls import AnswerRecord, Call, inputs
 from drills.clients import ClientReport
 from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import (
+    AnswerRecord,
     Bounds,
+    Call,
     Figures,
     Oracle,
     Outcome,
@@ -31,6 +32,7 @@ from drills.judging import (
     Trial,
     faults_of,
     figures,
+    inputs,
     outcome,
     recovery_s,
     unexpected_replies,
