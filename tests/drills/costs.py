@@ -90,7 +90,9 @@ def _save(path: Path, name: str, groups: int, size: int, classes: int = 0, level
         y = np.array([f"class {i}" for i in rng.permutation(np.arange(len(X)) % classes)])
     kind: Any = AnytimeClassifier if classes else AnytimeRegressor
     with single_blas_thread():
-        trainer = kind({"cost_unit": "ms", "groups": named}, family="gaussian", alpha=0.01, basis=None, cv=None, pairs=0)
+        trainer = kind(
+            {"cost_unit": "ms", "groups": named}, family="gaussian", alpha=0.01, basis=None, cv=None, pairs=0
+        )
         trainer.fit(X, y).save(path, name=name)
 
 

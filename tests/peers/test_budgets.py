@@ -8,8 +8,17 @@ from sklearn.metrics import r2_score
 from anytime.evaluation.evaluate import ndcg
 from anytime.groups import load_groups
 from benchmarks.peers.adapters.boosting import tree_features, used_by_rounds
-from benchmarks.peers.quality import Points, cost_of, difference_error, feature_prices, mean_upto, value_at_budgets
-from benchmarks.peers.quality_sets import RANKING, Part, QualitySet
+from benchmarks.peers.quality import (
+    RANKING,
+    Points,
+    QualitySet,
+    Table,
+    cost_of,
+    difference_error,
+    feature_prices,
+    mean_upto,
+    value_at_budgets,
+)
 
 GROUPS = load_groups(
     {
@@ -98,7 +107,7 @@ def test_units_add_up_to_the_quality_of_a_model() -> None:
     generator = np.random.default_rng(2)
     query = np.repeat(np.arange(30), generator.integers(1, 7, size=30))
     y, scores = generator.integers(0, 3, size=len(query)).astype(float), generator.normal(size=(2, len(query)))
-    part = Part(np.zeros((len(y), 0)), y, query)
+    part = Table(np.zeros((len(y), 0)), y, query)
     problem = QualitySet("set", "", RANKING, 1, GROUPS, part, part, part)
     terms, weights = problem.units("NDCG@5", part, scores)
     expected = ndcg(y, scores.T, query)
@@ -111,7 +120,7 @@ def test_units_add_up_to_the_quality_of_a_model() -> None:
 
 def test_equal_rows_count_as_one_unit() -> None:
     X = np.array([[1.0], [2.0], [1.0], [1.0]])
-    part = Part(X, np.array([0, 1, 0, 1]))
+    part = Table(X, np.array([0, 1, 0, 1]))
     problem = QualitySet("set", "", ("accuracy",), 2, GROUPS, part, part, part)
     terms, weights = problem.units("accuracy", part, np.array([[-1.0, 1.0, -1.0, -1.0]]))
     assert (terms.tolist(), weights.tolist()) == ([[2.0, 1.0]], [3.0, 1.0])

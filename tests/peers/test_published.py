@@ -13,7 +13,7 @@ from anytime.groups import load_groups
 from benchmarks.peers import environments, published, report
 from benchmarks.peers.environments import Environment, prepared
 from benchmarks.peers.published import PROTOCOLS, Protocol, Rows, curve, ndcg, rerun
-from benchmarks.peers.quality_sets import Part, QualitySet
+from benchmarks.peers.quality import QualitySet, Table
 
 ROWS = 300
 
@@ -89,7 +89,7 @@ def test_a_test_is_worth_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(_name: str, _data: Path, seed: int) -> QualitySet:
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(ROWS, 3))
-        whole = Part(X, (X[:, 0] + X[:, 1] + rng.normal(0, 0.5, ROWS) > 0).astype(np.intp))
+        whole = Table(X, (X[:, 0] + X[:, 1] + rng.normal(0, 0.5, ROWS) > 0).astype(np.intp))
         parts = (whole.at(rows) for rows in np.split(np.arange(ROWS), [150, 200]))
         return QualitySet("small", "", ("AUC",), 2, groups, *parts)
 

@@ -20,10 +20,9 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Policy
 from anytime_service.client.errors import OVERLOADED
-from benchmarks.load.engine import CONNECTIONS, Load
+from benchmarks.load.engine import CONNECTIONS, Load, Pool
 from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
 from benchmarks.load.models import values_of
-from benchmarks.load.open_loop import Pool
 
 DEADLINES_MS = (5.0, 20.0)
 STALLED = "stalled"

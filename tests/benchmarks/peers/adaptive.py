@@ -15,7 +15,7 @@ from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from anytime.types import Float, Index
-from benchmarks.peers import quality_sets
+from benchmarks.peers import quality
 from benchmarks.peers.environments import installed
 from benchmarks.peers.report import Finding, Part, Section, Sheet, difference, digits, drawn
 from benchmarks.peers.solvers import Peer, loaded
@@ -122,7 +122,7 @@ def _bank(_: Path) -> Rows:
 
 def _known(data: Path, name: str) -> Rows:
     """Return the rows of a set of the comparison of quality; of KDD Cup 1999 those of the same days."""
-    found = quality_sets.load(name, data)
+    found = quality.load(name, data)
     whole = found.fit.joined(found.choose)
     if name != "kddcup99":
         whole = whole.joined(found.test)

@@ -21,7 +21,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Bool, Float
 from benchmarks.peers.adaptive import auroc
-from benchmarks.peers.quality_sets import columns_of, read_rows
+from benchmarks.peers.quality import columns_of, read_rows
 from benchmarks.peers.report import Finding, Part, Section, Sheet, difference
 from benchmarks.peers.solvers import loaded
 

@@ -26,8 +26,7 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors, peer_scores
-from benchmarks.peers.quality import LIGHTGBM, boosted, fitted, process_of, value_at_budgets
-from benchmarks.peers.quality_sets import QualitySet, load
+from benchmarks.peers.quality import LIGHTGBM, QualitySet, boosted, fitted, load, process_of, value_at_budgets
 from benchmarks.peers.report import Finding, Part, Picture, Section, Sheet, difference, drawn
 
 OURS = "ours, defaults"

@@ -23,10 +23,9 @@ from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
 from benchmarks.harness import environment as environment_of
 from benchmarks.load.child import Child
-from benchmarks.load.engine import CONNECTIONS, Load, saturate, saturate_websocket
+from benchmarks.load.engine import CONNECTIONS, Counts, Load, Posts, saturate, saturate_websocket
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
-from benchmarks.load.open_loop import Counts, Posts
 from benchmarks.peers.environments import FailedError, installed
 from benchmarks.peers.report import (
     Cell,

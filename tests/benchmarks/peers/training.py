@@ -12,8 +12,6 @@ time includes the pass over the rows that computes the moments.
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,9 +27,9 @@ from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.training.resequencing import resequence
 from anytime.types import Float
+from benchmarks.harness import spent, turns
 from benchmarks.peers.adapters.with_ours import groups_of
-from benchmarks.peers.environments import FailedError
-from benchmarks.peers.quality_sets import read_rows
+from benchmarks.peers.quality import read_rows
 from benchmarks.peers.report import (
     Cell,
     Finding,
@@ -42,7 +40,6 @@ from benchmarks.peers.report import (
     cell,
     compared,
     digits,
-    interleave,
     mebibytes,
     ratios,
     within,
@@ -225,46 +222,32 @@ def _resequenced(size: int, folder: Path, rounds: int, part: Part, rows: list[tu
     AnytimeRegressor(before, basis="linear").fit(X, y).save(saved)
     costs.write_text(json.dumps(after.model_dump(mode="json", exclude_defaults=True)), encoding="utf-8")
     model, groups = load(saved), load_groups(costs)
-    start = [sys.executable, "-m", "anytime"]
-    acts: dict[str, Callable[[], object]] = {
-        "the command": partial(_run, [*start, "resequence", str(saved), "--costs", str(costs), "--out", str(out)]),
-        "of it, starting": partial(_run, [*start, "--version"]),
-        "the call": lambda: resequence(model, groups),
-        "the call, and saving": lambda: resequence(model, groups).save(out),
-        "loading": lambda: load(saved),
+    acts: dict[str, Callable[[], tuple[float, float]]] = {
+        "the command": partial(_command, "resequence", saved, "--costs", costs, "--out", out),
+        "of it, starting": partial(_command, "--version"),
+        "the call": partial(_call, lambda: resequence(model, groups)),
+        "the call, and saving": partial(_call, lambda: resequence(model, groups).save(out)),
+        "loading": partial(_call, lambda: load(saved)),
     }
-    cpu_s: dict[str, list[float]] = {name: [] for name in acts}
-    found = interleave({name: partial(_timed, act, cpu_s[name]) for name, act in acts.items()}, rounds)
     what = f"{J} groups of {'one' if size == 1 else size}"
-    part.findings += [Finding("absent", f"{name}, {what}: {why}") for name, why in found.failed.items()]
-    for name in acts:
-        spread = found.spread(name)
-        if spread is not None:
-            work = str(Spread.of(cpu_s[name][1:]))
-            rows.append((f"{name}, {what}", cell(spread), work))
-            if name in ("the command", "the call"):
-                text = f"{name}, {what}: {spread} s, of processor time {work} s, limit {SECONDS:g} s"
-                part.findings.append(Finding("holds" if spread.median <= SECONDS else "missed", text))
+    for name, found in turns(acts, rounds).items():
+        spread, work = (Spread.of(values) for values in zip(*found, strict=True))
+        rows.append((f"{name}, {what}", cell(spread), cell(work)))
+        if name in ("the command", "the call"):
+            text = f"{name}, {what}: {spread} s, of processor time {work} s, limit {SECONDS:g} s"
+            part.findings.append(Finding("holds" if spread.median <= SECONDS else "missed", text))
 
 
-def _timed(act: Callable[[], object], cpu_s: list[float]) -> float:
-    """Return the seconds of a call, and append the processor time of this process and its children."""
+def _command(*words: object) -> tuple[float, float]:
+    """Return the seconds and the processor time of a command of ours."""
+    found = spent([sys.executable, "-m", "anytime", *words])
+    return found.seconds, found.processor_s
 
-    def spent() -> float:
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-        return sum(each.ru_utime + each.ru_stime for each in used)
 
-    before, start = spent(), time.perf_counter()
+def _call(act: Callable[[], object]) -> tuple[float, float]:
+    work, start = time.process_time(), time.perf_counter()
     act()
-    seconds = time.perf_counter() - start
-    cpu_s.append(spent() - before)
-    return seconds
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise FailedError(done.stderr.strip()[:200])
+    return time.perf_counter() - start, time.process_time() - work
 
 
 SHARES = (0.5, 0.1, 0.03, 0.01, 0.003)
