@@ -84,19 +84,13 @@ def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], ob
     return {name: partial(estimator.fit, form, y) for name, form in forms.items()}
 
 
-def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
-    """Return the groups with their columns' bases, learned from all rows."""
-    columns = dict(zip(groups.features, X.T, strict=True))
-    return learned_groups(groups, Sample(columns), basis)
-
-
 def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> bool:
     """Print the cost of training on terms over the product of the same expanded matrix, and the peak memory.
 
     Return whether the limits are kept.
     """
     X, y, groups = problem(n, D, size)
-    groups = with_basis(X, groups, basis)
+    groups = learned_groups(groups, Sample(dict(zip(groups.features, X.T, strict=True))), basis)
     data, before = X.nbytes / 2**20, megabytes()
     train(X, y, groups, "fr")
     trained = megabytes()

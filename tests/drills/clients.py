@@ -32,8 +32,8 @@ from anytime.loaded import load
 from anytime.model.model import Model
 from anytime_service.client import AsyncClient, Client, ProblemError
 from benchmarks.harness import CLIENT_CORE, Process, pin_to_core
+from drills.cluster import footprint, pause, watching_stalls
 from drills.judging import AnswerRecord, Call, inputs, read_calls
-from drills.machine import footprint, pause, watching_stalls
 
 GIVE_UP_S = 10.0
 """Timeout of a call."""

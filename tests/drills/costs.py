@@ -37,8 +37,7 @@ from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
 from drills.clients import Clients, Plan
-from drills.cluster import measuring_memory, metric
-from drills.machine import raise_priority
+from drills.cluster import measuring_memory, metric, raise_priority
 
 HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
 MAX_TURN_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0

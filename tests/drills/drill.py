@@ -19,7 +19,7 @@ from types import MappingProxyType
 from anytime.model.model import Model
 from benchmarks.harness import violations
 from drills.clients import ClientReport, Clients, Plan
-from drills.cluster import Cluster, request, wait_for
+from drills.cluster import Cluster, Footprint, leaks, request, wait_for, watching_stalls
 from drills.judging import (
     EXCUSED,
     EXCUSED_FEW,
@@ -37,7 +37,6 @@ from drills.judging import (
     outcome,
     recovery_s,
 )
-from drills.machine import Footprint, leaks, watching_stalls
 from drills.relay import Relay
 
 SIZE_MIB = 4

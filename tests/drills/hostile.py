@@ -24,10 +24,9 @@ from benchmarks.harness import CLIENT_CORE, Process, Table, conclude, flag, pin_
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
 from drills.clients import Clients, Plan
-from drills.cluster import Cluster, Replica, measuring_memory, metric, probing, wait_for
+from drills.cluster import Cluster, Replica, footprint, measuring_memory, metric, probing, wait_for, watching_stalls
 from drills.drill import unexpected
 from drills.judging import Bounds, Call, Oracle, Outcome, Served, Stalls, Trial, faults_of
-from drills.machine import footprint, watching_stalls
 
 BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500
 SETTINGS = {

@@ -46,7 +46,7 @@ from benchmarks.load.predictions import (
     faults,
     plan_predictions,
 )
-from drills.machine import footprint, repeating
+from drills.cluster import footprint, repeating
 
 CHECKED = 20
 """One in this many answers is checked against the library."""

@@ -39,7 +39,7 @@ from benchmarks.load.computing import DEADLINE_MS, TOTAL_MS, request
 from benchmarks.load.engine import Counts, Load, Posts, Probes, Requesting, Streams
 from benchmarks.load.frames import post
 from benchmarks.load.models import temporary_model, values_of
-from drills.machine import raise_priority
+from drills.cluster import raise_priority
 
 SENT = 10
 """Groups sent per prediction, half of those in the model."""

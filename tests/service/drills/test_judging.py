@@ -19,6 +19,7 @@ from anytime.model.model import Model
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
 from drills.clients import ClientReport
+from drills.cluster import Footprint, leaks, pause, watching_stalls
 from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
 from drills.judging import (
     AnswerRecord,
@@ -38,7 +39,6 @@ from drills.judging import (
     unexpected_replies,
 )
 from drills.load import trend
-from drills.machine import Footprint, leaks, pause, watching_stalls
 from service.serving import small_model
 from waiting import until
 
