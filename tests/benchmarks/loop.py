@@ -38,7 +38,6 @@ from anytime.groups import load_groups, write_groups
 from anytime.inference.prediction import Answer
 from anytime.loaded import load
 from anytime.types import Float
-from anytime_service.client import Client
 from anytime_service.client.messages import decode_reply, encode_values
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
 from anytime_service.schemas.codecs import MSGPACK
@@ -157,14 +156,6 @@ def pipeline(url: str, model: Path, extractors: dict[str, Extractor]) -> Iterato
     found.close()
 
 
-@contextmanager
-def sdk(url: str, _: Path, extractors: dict[str, Extractor]) -> Iterator[Predict]:
-    """Yield the project's client, with the extractors in processes: it returns the answer at the deadline."""
-    with Client(url) as client:
-        client.warm_up(extractors, worker="process")
-        yield lambda image, deadline: client.run(extractors, image, deadline, worker="process")
-
-
 def drive(predict: Predict, images: Float, labels: Any) -> Results:
     """Request a prediction for every image under every deadline."""
     found: dict[float, list[tuple[bool, int]]] = {deadline: [] for deadline in DEADLINES_MS}
@@ -220,11 +211,8 @@ def main() -> None:
         quick=flag("a tenth of the images"),
         slow={"help": "group that becomes slow; by default the first of the sequence"},
         by={"type": float, "default": 4.0, "help": "added delay in milliseconds"},
-        sdk=flag("use the project's client instead of a bare pipeline"),
         out={"type": Path, "default": Path("loop.png"), "help": "picture to write"},
     )
-    client = sdk if args.sdk else pipeline
-
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
     print("computing the features of the digits, and what each group costs ...", flush=True)
@@ -251,7 +239,7 @@ def main() -> None:
         extractors = dict(EXTRACTORS) | {slow: Slowed(EXTRACTORS[slow], args.by / 1e3)}
         print(f"{slow!r} takes {args.by:g} ms longer from now on", flush=True)
         with serving(model) as (url, metrics):
-            with client(url, model, extractors) as predict:
+            with pipeline(url, model, extractors) as predict:
                 before = drive(predict, images[images_used], labels[images_used])
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
@@ -261,7 +249,7 @@ def main() -> None:
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")
             with urllib.request.urlopen(request, timeout=60) as response:
                 print(f"reloaded: version {json.load(response)['version']}, before {trained.version}", flush=True)
-            with client(url, model, extractors) as predict:
+            with pipeline(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
         true = profile(groups, extractors, tuple(images[images_used[:50]]))

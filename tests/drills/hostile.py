@@ -121,7 +121,11 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
         started, ended = trial.period
         meanwhile = [call for call in calls if started <= call.started < ended]
         judge_others(trial, meanwhile, model, stalls, ATTACKS[number].full)
-        print_trial(trial)
+        shown = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
+        memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
+        probe = max(trial.probes_s, default=float("nan"))
+        print(TABLE.row(trial.name, trial.times, memory, trial.others_ms, trial.shed, probe) + f"  {shown}")
+        print(*(f"    BROKEN: {fault}\n" for fault in faults_of(trial)), sep="", end="", flush=True)
         yield trial
 
 
@@ -144,15 +148,6 @@ def judge_others(trial: Trial, calls: Sequence[Call], model: Model, stalls: Stal
     allowed = dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED}))
     trial.others += [*wrong[:2], *unexpected(calls, allowed, {}, "others", stalls)]
     trial.shed = sum(call.shed and call.kind != full for call in calls)
-
-
-def print_trial(trial: Trial) -> None:
-    replies = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
-    memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
-    probe = max(trial.probes_s, default=float("nan"))
-    print(TABLE.row(trial.name, trial.times, memory, trial.others_ms, trial.shed, probe) + f"  {replies}")
-    for fault in faults_of(trial):
-        print(f"    BROKEN: {fault}", flush=True)
 
 
 if __name__ == "__main__":

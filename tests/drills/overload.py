@@ -34,8 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, script_options, set_priority, violations
-from benchmarks.load.child import Child, server
-from benchmarks.load.computing import DEADLINE_MS, TOTAL_MS, request
+from benchmarks.load.child import DEADLINE_MS, TOTAL_MS, Child, request, server
 from benchmarks.load.engine import Counts, Load, Posts, Probes, Requesting, Streams
 from benchmarks.load.frames import post
 from benchmarks.load.models import temporary_model, values_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import os
 import sys
 import time
@@ -27,12 +28,14 @@ from fastapi import FastAPI, WebSocket
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from anytime._linalg import single_blas_thread
-from anytime.inference.prediction import Answer
+from anytime.inference.prediction import Answer, Prediction
+from anytime.inference.runner import Runner
 from anytime.loaded import load
+from anytime.model.model import Model
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.clock import now_ms
@@ -41,7 +44,8 @@ from anytime_service.server.run import bind, build_server, control_collections, 
 from anytime_service.settings import Settings
 from anytime_service.telemetry.metrics import ModelMetrics
 from benchmarks.harness import SERVER_CORE, Process, pin_to_core, set_priority
-from benchmarks.load.computing import computing
+from benchmarks.load.frames import post
+from benchmarks.load.models import values_of
 
 ROWS, WIDTH = 1000, 10
 """Rows and features of the packed group."""
@@ -101,8 +105,8 @@ class Child:
 def server(name: str, *models: Path, **variables: str) -> Iterator[Child]:
     """Run an application until the end of the block: "service", "floors", "admitting", "runner" or "whole".
 
-    "admitting" is the service with admission control disabled. "runner" and "whole" are those of `computing.py`;
-    "whole" computes all groups.
+    "admitting" is the service with admission control disabled. "runner" and "whole" compute the groups of each request
+    themselves: until its deadline, or all of them or none.
     """
     with Process("benchmarks.load.child", name, *models, **variables) as process:
         yield Child(process.popen.pid, int(process.line()))
@@ -208,6 +212,69 @@ def floors() -> FastAPI:
     app.add_route("/sessions/{id}/groups", add_groups, methods=["POST"])
     app.add_route("/predict", answer, methods=["POST"])
     return app
+
+
+DEADLINE_MS, TOTAL_MS = 20.0, 5.0
+"""The deadline of every request, and the processor time of all groups together."""
+
+ROUNDS = 100
+"""Of a hash function that lets other threads run, between two looks at the clock: about 30 us."""
+
+
+def request() -> bytes:
+    """Return a request whose deadline counts from now."""
+    return post("/", b"%.6f" % (time.perf_counter() + DEADLINE_MS / 1e3))
+
+
+def extractors(model: Model) -> dict[str, Callable[[Any], list[float]]]:
+    """Return extractors that use processor time in proportion to the costs of their groups."""
+    rng, costs = np.random.default_rng(6), model.groups.costs
+    unit_s = TOTAL_MS / 1e3 / float(costs.sum())
+
+    def computed(seconds: float, values: list[float], _: Any) -> list[float]:
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            hashlib.pbkdf2_hmac("sha256", b"", b"", ROUNDS)
+        return values
+
+    prices = {name: unit_s * float(costs[model.groups.position(name)]) for name in model.places}
+    return {name: partial(computed, seconds, values_of(model, name, rng)) for name, seconds in prices.items()}
+
+
+def computing(model: Model, *, whole: bool) -> ASGIApp:
+    """Return an application that computes groups, and answers with the number of complete steps.
+
+    The body of a request is the time of its deadline, by `time.perf_counter`, which all processes share: so the time
+    that it waited in the connection counts.
+
+    Parameters
+    ----------
+    whole : compute all groups, and refuse at once where the deadline does not leave the time. Otherwise `Runner`
+        computes groups until the deadline, up to the share of the cost that is the share of the time left, so that
+        requests that had to wait take less. Its base rate counts as no answer.
+    """
+    of, cost_per_ms = extractors(model), float(model.groups.costs.sum()) / DEADLINE_MS
+    runner = Runner(model, of, example=None if whole else ())
+
+    def complete(left_ms: float) -> int:
+        if left_ms < TOTAL_MS:
+            return 0
+        prediction = Prediction(model, 1)
+        for name, extract in of.items():
+            prediction.add(name, extract(None))
+        return prediction.answer().prefix
+
+    async def answer(_scope: Scope, receive: Receive, send: Send) -> None:
+        body = (await receive())["body"]  # empty for a health probe
+        left_ms = max((float(body or 0.0) - time.perf_counter()) * 1e3, 0.0)
+        prefix = complete(left_ms) if whole else runner.run((), left_ms, budget=cost_per_ms * left_ms).prefix
+        content = msgspec.json.encode({"prefix": prefix})
+        headers = [(b"content-length", str(len(content)).encode())]
+        status = 200 if prefix or not body else 503
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    return answer
 
 
 def plain(app: ASGIApp) -> uvicorn.Config:

@@ -18,8 +18,7 @@ import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
-from benchmarks.load.child import Child
-from benchmarks.load.computing import computing
+from benchmarks.load.child import Child, computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
