@@ -18,15 +18,14 @@ import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
-from benchmarks.load.child import Child
-from benchmarks.load.computing import computing
+from benchmarks.load.child import Child, computing
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
 from drills.attacks.wire import connect, receive, replies, send_all
+from drills.drill import small_disk
 from drills.load import Sample, SteadyLoad, judge
 from drills.overload import Offering, drills
 from drills.relay import Relay
-from drills.testbed import small_disk
 from service.serving import Running
 from system import free_port
 
