@@ -15,8 +15,6 @@ from pathlib import Path
 
 from guides import ROOT, Shell, blocks_of
 
-__all__ = ["main", "section", "shown"]
-
 GUIDE = "deploy/README.md"
 NEEDS = {"Docker": ["docker", "info"], "Compose": ["docker", "compose", "version"]}
 """What must run for the quick start of each section."""

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["answers", "free_port", "http_server", "program", "started"]
-
 
 def program(name: str) -> str:
     """Return the path of a program; skip the test if it is not installed."""

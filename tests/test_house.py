@@ -197,12 +197,17 @@ CEILINGS = ROOT / "tests" / "statements.json"
 def statements(path: Path) -> int:
     """Return the number of statements of a source file; docstrings do not count."""
 
-    def is_text(node: ast.stmt) -> bool:
+    def is_text(node: ast.AST) -> bool:
         return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
-    return sum(
-        isinstance(n, ast.stmt) and not is_text(n) for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    )
+    def count(node: ast.AST) -> int:
+        return sum(
+            (isinstance(n, ast.stmt) and not is_text(n)) + count(n)
+            for n in ast.iter_child_nodes(node)
+            if isinstance(n, ast.stmt | ast.excepthandler | ast.match_case)
+        )
+
+    return count(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def test_no_folder_has_more_statements_than_written_down_and_fewer_are_written_down(regenerate: bool) -> None:
@@ -251,7 +256,8 @@ def test_no_test_asserts_on_time() -> None:
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if path.parent.name != "clocks"]
     found = []
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text if any(word in text for word in (*CLOCKS, "elapsed_ms")) else "")):
             if isinstance(node, ast.FunctionDef):
                 found += [f"{path.relative_to(ROOT)}:{line}" for line in clock_assertions(node)]
     assert len(files) > 150

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic, sleep
 
-__all__ = ["WAIT_S", "until", "until_async"]
-
 WAIT_S = 60.0
 
 

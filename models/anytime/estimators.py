@@ -676,10 +676,10 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
     nested : bool
         Learn the order in each fold for the errors.
     basis : str | None
-        Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3 or 7
-        quantiles, perhaps with levels next to them, by cross-validation), "linear", "hinge[:K]", "poly:P", "cyclic:P",
-        "categories" (that of text),
-        "date" (of dates); None is that of the type of each column, "linear" for numbers.
+        Of all columns that it fits and whose basis `groups` do not state: "auto" (linear, or hinges at 1, 3, 7 or
+        63 quantiles, perhaps with levels next to them, by cross-validation), "linear", "hinge[:K]", "poly:P",
+        "cyclic:P", "categories" (that of text), "date" (of dates); None is that of the type of each column, "linear"
+        for numbers.
     clamp : Clamp
         Move values outside the quantiles Q and 1 - Q of the training rows to the nearest of them; "off"; "outliers": a
         side whose extreme is more than 2 (q99 - q1) beyond q99 or q1 is clamped there; "auto": curves and dates at the

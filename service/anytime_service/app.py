@@ -24,9 +24,8 @@ from anytime_service.http.auth import AuthenticationMiddleware
 from anytime_service.keys import KeyRing
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.routes import check_routes, route_of
-from anytime_service.sessions import session_store
-from anytime_service.sessions.store import SessionStore
+from anytime_service.routes import route_of
+from anytime_service.sessions.store import SessionStore, session_store
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import with_request_context
 from anytime_service.telemetry.logs import with_access_log
@@ -103,7 +102,6 @@ def create_app(
     app.title, app.summary = "anytime", "Linear predictions that are ready whenever the deadline expires"
     app.keyed = keys.needed
     app.state.stream, app.state.keys = stream, keys
-    check_routes(app.routes)
     return app
 
 

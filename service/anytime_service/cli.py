@@ -15,7 +15,7 @@ import typer
 from anytime.errors import AnytimeError
 from anytime_service.hangup import remember
 
-_REQUIREMENTS = ("fastapi", "msgspec", "pydantic_settings", "starlette", "uvicorn")
+_REQUIREMENTS = ("fastapi", "msgspec", "prometheus_client", "pydantic_settings", "starlette", "uvicorn")
 
 
 def serve(
@@ -97,13 +97,8 @@ def serve(
 
 def _open_streams() -> None:
     """Open the null device for every closed standard stream: a socket could get its number, and receive its output."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
+        if getattr(sys, name) is None:  # the file gets the lowest free number, that of the stream
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 

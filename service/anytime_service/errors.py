@@ -28,16 +28,18 @@ class UnknownModelError(AnytimeError):
     field = "model"
 
 
-class UnknownSessionError(AnytimeError):
+class SessionError(AnytimeError):
+    """A request names a session that is not usable."""
+
+    field = "session"
+
+
+class UnknownSessionError(SessionError):
     """A request names a session that never existed."""
 
-    field = "session"
 
-
-class GoneSessionError(AnytimeError):
+class GoneSessionError(SessionError):
     """A request names a session that was deleted or has expired."""
-
-    field = "session"
 
 
 class SessionsUnreachableError(AnytimeError):
@@ -48,16 +50,12 @@ class SessionsUnreachableError(AnytimeError):
         self.why = why
 
 
-class MissingVersionError(AnytimeError):
+class MissingVersionError(SessionError):
     """A session began with a version of a model that is not loaded; another replica may have it."""
 
-    field = "session"
 
-
-class DamagedSessionError(AnytimeError):
+class DamagedSessionError(SessionError):
     """The stored content of a session is invalid."""
-
-    field = "session"
 
 
 class MalformedBodyError(AnytimeError):
@@ -76,7 +74,7 @@ class ContentTypeError(AnytimeError):
     """The content type of a body is not supported."""
 
 
-class KeysError(AnytimeError):
+class KeysError(AnytimeError, ValueError):
     """Keys are missing or invalid; no message contains a key."""
 
 

@@ -1,4 +1,4 @@
-"""API keys: their syntax, the ring of valid keys, and the watcher that reloads the key file.
+"""API keys: their syntax, and the ring of valid keys, which reloads the key file.
 
 A key is given in clear or as its SHA-256, optionally with a scope before it:
 
@@ -7,7 +7,7 @@ A key is given in clear or as its SHA-256, optionally with a scope before it:
 Scope `predict`, the default, allows predictions and reading the descriptions of models; `admin` allows everything. Only
 hashes are stored. No message contains a key, not even an invalid one: messages name a key by its position.
 
-The watcher reads the key file every second, and reloads the keys when its content has changed.
+The server reads the key file every second, and reloads the keys when its content has changed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from hmac import compare_digest
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from anytime._files import is_pipe
-from anytime.errors import reason_of
+from anytime._files import is_pipe, read_text
+from anytime.errors import AnytimeError
 from anytime_service.errors import KeysError
 
 KeyScope: TypeAlias = Literal["predict", "admin"]
@@ -31,6 +30,8 @@ KeyScope: TypeAlias = Literal["predict", "admin"]
 KEY = "anytime_service.key"  # name in the ASGI scope of the key of a request, if one was required
 MAX_KEY_BYTES = 1024  # largest size of a key in bytes; a longer one is not hashed
 SHORT = 16  # length in characters below which a key in clear is accepted with a warning
+
+_log = logging.getLogger("anytime_service")
 
 _KEY = re.compile(r"(?:(predict|admin):)?(?:sha256:([0-9a-fA-F]{64})|([A-Za-z0-9._~+/-]+=*))")
 _EXPECTED = (
@@ -49,13 +50,16 @@ class Key:
 
 
 class KeyRing:
-    """The keys that are valid now: `given`, and those of a file, which can be reloaded; raise KeysError as `read`.
+    """The keys that are valid now: `given`, and those of a file, which can be reloaded; raises as `read`.
 
-    `current` is a new object when the keys change. `several` is whether they differ in more than their scopes.
+    `current` is a new object when the keys change; a reload then calls `changed`. `several` is whether they differ in
+    more than their scopes.
     """
 
     def __init__(self, given: Iterable[Key] = (), file: Path | None = None) -> None:
         self.file = file
+        self.changed: Callable[[], None] = lambda: None
+        self._logged = ""
         self._given = tuple(given)
         self._set_current(self._given)
         self._read = b""  # SHA-256 of the file
@@ -73,33 +77,57 @@ class KeyRing:
         """
         if len(presented) > MAX_KEY_BYTES:
             return None
-        digest = sha256(presented).digest()
-        found = self._by_digest.get(digest)
-        return found if found is not None and compare_digest(found.digest, digest) else None
+        return self._by_digest.get(sha256(presented).digest())
 
     def contains(self, key: Key) -> bool:
         """Return whether a key that was found before is still valid, in any scope."""
         return key.digest in self._by_digest
 
     def read(self) -> bool:
-        """Reload the file and return whether the valid keys changed; raise KeysError and keep them if it is invalid."""
+        """Reload the file and return whether the valid keys changed; raise AnytimeError and keep them if that fails.
+
+        It is a KeysError if the file is missing or invalid.
+        """
         if self.file is None:
             return False
         if is_pipe(self.file):  # reading one that nobody writes would stop the server
             raise KeysError(
                 f"cannot read key file {str(self.file)!r}: it is a pipe or a device; expected a regular file"
             )
-        try:
-            content = self.file.read_text(encoding="utf-8-sig")  # without the mark with which some editors begin a file
-        except (OSError, UnicodeDecodeError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise KeysError(f"cannot read key file {str(self.file)!r}: {reason}") from None
+        content = read_text(self.file, f"key file {str(self.file)!r}", KeysError)
         read, before = sha256(content.encode()).digest(), self.current
         if read == self._read:
             return False
         self._set_current((*self._given, *_file_keys(content, self.file)))
         self._read = read
         return before != self.current
+
+    async def watch(self, check_s: float) -> None:
+        """Look for changes of the file until the task is cancelled."""
+        self._warn()
+        while self.file is not None:
+            await asyncio.sleep(check_s)
+            self.reload()
+
+    def reload(self) -> None:
+        """Reload the file; on an error log it once and leave the keys unchanged."""
+        try:
+            changed = self.read()
+        except AnytimeError as error:
+            if str(error) != self._logged:
+                self._logged = str(error)
+                _log.error("could not reload the keys; the previous ones stay valid: %s", error)
+            return
+        self._logged = ""
+        if changed:
+            _log.info("keys reloaded: %d are valid", len(self.current))
+            self._warn()
+            self.changed()
+
+    def _warn(self) -> None:
+        short = sum(key.short for key in self.current)
+        if short:
+            _log.warning("keys that are short enough to guess: %d; use at least %d characters", short, SHORT)
 
     def _set_current(self, keys: tuple[Key, ...]) -> None:
         self.current = keys
@@ -108,9 +136,14 @@ class KeyRing:
         self.several = len(self._by_digest) > 1
 
 
+def entries(text: str) -> list[str]:
+    """Return the entries of a setting; spaces and line ends around them, and a comma at its end, do not count."""
+    return [each.strip() for each in text.strip().removesuffix(",").split(",")]
+
+
 def read_keys(text: str) -> tuple[Key, ...]:
     """Read keys that are separated by commas; raise KeysError, which names an invalid key by its position."""
-    return tuple(_numbered("entry", enumerate(text.split(","), start=1)))
+    return tuple(_numbered("entry", enumerate(entries(text), start=1)))
 
 
 def _file_keys(content: str, path: Path) -> tuple[Key, ...]:
@@ -118,72 +151,20 @@ def _file_keys(content: str, path: Path) -> tuple[Key, ...]:
 
     Raise KeysError, which names the file, if a line is not a valid key, or without any key.
     """
-    entries = ((number, line.partition("#")[0].strip()) for number, line in enumerate(content.splitlines(), start=1))
-    try:
-        keys = tuple(_numbered("line", ((number, text) for number, text in entries if text)))
-    except KeysError as error:
-        raise KeysError(f"key file {str(path)!r}: {error}") from None
+    lines = ((number, line.partition("#")[0].strip()) for number, line in enumerate(content.splitlines(), start=1))
+    keys = tuple(_numbered(f"key file {str(path)!r}: line", ((number, text) for number, text in lines if text)))
     if not keys:
         raise KeysError(f"key file {str(path)!r} contains no key; expected one per line")
     return keys
 
 
-def _numbered(what: str, entries: Iterable[tuple[int, str]]) -> Iterator[Key]:
-    for number, text in entries:
-        try:
-            yield _key(text)
-        except KeysError as error:
-            raise KeysError(f"{what} {number} {error}") from None
-
-
-def _key(text: str) -> Key:
-    match = _KEY.fullmatch(text)
-    if match is None:
-        raise KeysError(f"{'is not a valid key' if text else 'is empty'}; {_EXPECTED}")
-    prefix, digest, clear = match.groups()
-    scope: KeyScope = "admin" if prefix == "admin" else "predict"
-    if digest is not None:
-        return Key(bytes.fromhex(digest), scope)
-    if len(clear) > MAX_KEY_BYTES:
-        raise KeysError(f"has {len(clear)} characters; expected at most {MAX_KEY_BYTES}")
-    return Key(sha256(clear.encode()).digest(), scope, len(clear) < SHORT)
-
-
-_log = logging.getLogger("anytime_service")
-
-
-class KeyFileWatcher:
-    """Watcher that reloads a key ring when its file changes, and then calls `changed`."""
-
-    def __init__(self, keys: KeyRing, changed: Callable[[], None], check_s: float) -> None:
-        self._keys = keys
-        self._changed = changed
-        self._check_s = check_s
-        self._logged = ""
-
-    async def watch(self) -> None:
-        """Look for changes until the task is cancelled."""
-        self._warn()
-        while self._keys.file is not None:
-            await asyncio.sleep(self._check_s)
-            self.read()
-
-    def read(self) -> None:
-        """Reload the file; on an error log it once and leave the keys unchanged."""
-        try:
-            changed = self._keys.read()
-        except KeysError as error:
-            if str(error) != self._logged:
-                self._logged = str(error)
-                _log.error("could not reload the keys; the previous ones stay valid: %s", error)
-            return
-        self._logged = ""
-        if changed:
-            _log.info("keys reloaded: %d are valid", len(self._keys.current))
-            self._warn()
-            self._changed()
-
-    def _warn(self) -> None:
-        short = sum(key.short for key in self._keys.current)
-        if short:
-            _log.warning("keys that are short enough to guess: %d; use at least %d characters", short, SHORT)
+def _numbered(what: str, texts: Iterable[tuple[int, str]]) -> Iterator[Key]:
+    for number, text in texts:
+        match = _KEY.fullmatch(text)
+        if match is None:
+            raise KeysError(f"{what} {number} {'is not a valid key' if text else 'is empty'}; {_EXPECTED}")
+        prefix, digest, clear = match.groups()
+        if clear is not None and len(clear) > MAX_KEY_BYTES:
+            raise KeysError(f"{what} {number} has {len(clear)} characters; expected at most {MAX_KEY_BYTES}")
+        hashed = sha256(clear.encode()).digest() if digest is None else bytes.fromhex(digest)
+        yield Key(hashed, "admin" if prefix == "admin" else "predict", digest is None and len(clear) < SHORT)

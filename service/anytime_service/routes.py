@@ -1,6 +1,6 @@
 """The routes of the service: one entry of `ROUTES` for each, which everything else reads.
 
-The application refuses to start with a route that has no entry (`check_routes`). A request is matched once, by
+A request is matched once, by
 `route_of`: authentication reads the scope, the server which requests are probes and how a prediction that is not
 admitted is refused, tracing which requests have no spans, and the tests of the guides the paths. A path that is not in
 the table requires the scope `admin`, so that a new route is closed by default.
@@ -9,11 +9,9 @@ the table requires the scope `admin`, so that a new route is closed by default.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from starlette.routing import BaseRoute, Route
 from starlette.types import Scope
 
 from anytime_service.keys import KeyScope
@@ -143,22 +141,6 @@ def is_probe(scope: Scope) -> bool:
     return route is not None and route.probe
 
 
-def required_scope(method: str, path: str) -> RequiredScope:
-    """Return the scope that a request requires."""
-    route = find(method, path)[0]
-    return "admin" if route is None else route.scope
-
-
 def is_oip(path: str) -> bool:
     """Return whether a path belongs to the Open Inference Protocol, whose errors have the field `error`."""
     return f"{path}/".startswith("/v2/")
-
-
-def check_routes(routes: Iterable[BaseRoute]) -> None:
-    """Raise LookupError if a route is not in `ROUTES`."""
-    known = {str(route) for route in ROUTES}
-    for route in routes:
-        methods = route.methods or set() if isinstance(route, Route) else {"GET"}
-        for method in methods - {"HEAD"}:
-            if f"{method} {getattr(route, 'path', route)}" not in known:
-                raise LookupError(f"the route {method} {getattr(route, 'path', route)} is not in ROUTES; add it")

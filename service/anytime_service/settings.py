@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from anytime.errors import AnytimeError
-from anytime_service.errors import KeysError
-from anytime_service.keys import Key, read_keys
+from anytime_service.keys import Key, entries, read_keys
 from anytime_service.urls import MEMORY, checked_address, listed_origin
 
 PREFIX = "ANYTIME_"
@@ -29,28 +27,11 @@ def _of_text(parse: Callable[[str], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
-def _entries(text: str) -> list[str]:
-    """Return the entries of a list; spaces and line ends around them, and a comma at the end, do not count."""
-    return [each.strip() for each in text.strip().removesuffix(",").split(",")]
-
-
-def _paths(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, _entries(text)))
-
-
-def _keys(text: str) -> tuple[Key, ...]:
-    try:
-        return read_keys(",".join(_entries(text)))
-    except KeysError as error:
-        raise PydanticCustomError("keys", "{why}", {"why": str(error)}) from None
-
-
 def _origins(text: str) -> tuple[str | None, ...]:
-    origins = tuple(map(listed_origin, _entries(text)))
+    origins = tuple(map(listed_origin, entries(text)))
     if None in origins:
-        raise PydanticCustomError(
-            "origins",
-            "expected origins like https://app.example.com:8443 or tauri://localhost, without a path or a pattern",
+        raise ValueError(
+            "expected origins like https://app.example.com:8443 or tauri://localhost, without a path or a pattern"
         )
     return origins
 
@@ -62,7 +43,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    models: Annotated[tuple[Path, ...], NoDecode, _of_text(_paths)] = Field(
+    models: Annotated[tuple[Path, ...], NoDecode, _of_text(lambda text: tuple(filter(None, entries(text))))] = Field(
         (),
         description="Model files and folders with model files, separated by commas; usually given on the command line.",
     )
@@ -116,7 +97,7 @@ class Settings(BaseSettings):
     )
     session_store_timeout_ms: PositiveAmount = Field(250, description="Longest wait for the session store.")
 
-    api_keys: Annotated[tuple[Key, ...], NoDecode, _of_text(_keys)] = Field(
+    api_keys: Annotated[tuple[Key, ...], NoDecode, _of_text(read_keys)] = Field(
         (), description="API keys, separated by commas: KEY, sha256:HEX, admin:KEY or admin:sha256:HEX.", exclude=True
     )
     api_keys_file: Path | None = Field(None, description="File of more keys, one per line; reloaded when it changes.")

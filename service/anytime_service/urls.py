@@ -121,7 +121,7 @@ def checked_address(text: str) -> str:
         parts = urlsplit(text)
         in_file = parts.scheme == "unix" and parts.path.startswith("/") and not parts.hostname
         has_target = in_file or server_url(text, ("redis", "rediss")) is not None
-        valid = has_target and not parts.fragment and bool(re.fullmatch("[0-9]+", _database(parts) or "0"))
+        valid = has_target and not parts.fragment and bool(re.fullmatch("[0-9]*", _database(parts)))
     except ValueError:
         valid = False
     if not valid:
@@ -140,7 +140,6 @@ def shown_address(text: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or 6379}/{_database(parts) or 0}"
 
 
-def _database(parts: SplitResult) -> str | None:
-    """Return the number of the database as written; None if the address has none."""
-    number = dict(parse_qsl(parts.query)).get("db")
-    return number if number is not None or parts.scheme == "unix" else parts.path.removeprefix("/") or None
+def _database(parts: SplitResult) -> str:
+    """Return the number of the database as written; "" if the address has none."""
+    return dict(parse_qsl(parts.query)).get("db", "" if parts.scheme == "unix" else parts.path.removeprefix("/"))

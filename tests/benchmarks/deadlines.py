@@ -10,7 +10,6 @@ import gc
 import statistics
 import sys
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -25,14 +24,23 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.model.model import Model
 from anytime.types import Policy
 from benchmarks.harness import CLIENT_CORE, SLACK, Process, Table, flag, percentiles, pin_to_core, script_options
-from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
 from benchmarks.load.child import Child, server
 from benchmarks.load.engine import Load
-from benchmarks.load.hostile import KINDS
-from benchmarks.load.instrumented import ServerStats
-from benchmarks.load.many_rows import ManyRows
 from benchmarks.load.models import temporary_model
-from benchmarks.load.predictions import MAX_STALLED, REFUSED, STALLED, LoadPrediction, faults, plan_predictions
+from benchmarks.load.neighbours import KINDS, ManyRows
+from benchmarks.load.predictions import (
+    MAX_STALLED,
+    REFUSED,
+    STALLED,
+    BareTimers,
+    Binding,
+    Sessions,
+    Stream,
+    StreamedPost,
+    begin_all,
+    faults,
+    plan_predictions,
+)
 
 MAX_LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
@@ -108,12 +116,6 @@ def p99(values: Sequence[float]) -> float:
     return percentiles(values, 99)[0]
 
 
-def server_stats(child: Child) -> ServerStats:
-    """Return the server's measurements since the last call."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{child.port}/measured", timeout=30) as response:
-        return msgspec.json.decode(response.read(), type=ServerStats)
-
-
 class Soak:
     """Loads on one server, and their results.
 
@@ -145,28 +147,11 @@ class Soak:
         Without `once`, repeat it if a limit is exceeded.
         """
 
-        def run() -> Result:
-            share = max(1, int(count * self.share))
-            predictions = list(plan_predictions(self.model, self.rng, share, policy, stretch))
-            with closing(Load()) as load:
-                binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
-                server_stats(self.child)
-                cpu, start = self.child.cpu_us, time.perf_counter()
-                begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
-                last = predictions[-1]
-                timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: last.started > 0.0)
-                load.run(lambda: all(each.answers for each in predictions), 15.0)
-                load.run_for(0.1)  # a second answer to a prediction would be received now
-                busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
-            return self._result(name, predictions, timers.late_ms, load.late_ms, busy)
-
-        return run() if once else self.majority(run)
-
-    def majority(self, run: Callable[[], Result]) -> Result:
-        """Add the result of the first run if it kept every promise or is wrong, else one with the majority."""
         verdicts: Counter[bool] = Counter()
         for number in range(MAX_RUNS):
-            result = run()
+            result = self._measured(name, make, max(1, int(count * self.share)), rate, policy, stretch)
+            if once:
+                return result
             if result.kept or not result.paused:
                 verdicts[result.kept] += 1
             if result.wrong or (number == 0 and result.kept) or MAJORITY in verdicts.values():
@@ -179,15 +164,20 @@ class Soak:
         self.results.append(result)
         return result
 
-    def _result(
-        self,
-        name: str,
-        predictions: Sequence[LoadPrediction],
-        bare: Sequence[float],
-        late: Sequence[float],
-        busy: float,
+    def _measured(
+        self, name: str, make: Callable[[Load, int], Binding], count: int, rate: float, policy: Policy, stretch: float
     ) -> Result:
-        stats = server_stats(self.child)
+        predictions = list(plan_predictions(self.model, self.rng, count, policy, stretch))
+        with closing(Load()) as load:
+            binding, timers = make(load, self.child.port), BareTimers(load, self.child.port)
+            self.child.measured()
+            cpu, start = self.child.cpu_us, time.perf_counter()
+            begin_all(load, binding, predictions, lambda: float(self.rng.exponential(1.0 / rate)))
+            timers.request_timers(self.rng, 1.0 / min(rate, 200.0), lambda: predictions[-1].started > 0.0)
+            load.run(lambda: all(each.answers for each in predictions), 15.0)
+            load.run_for(0.1)  # a second answer to a prediction would be received now
+            busy = (self.child.cpu_us - cpu) / (time.perf_counter() - start) / 1e6
+        stats = self.child.measured()
         found = Counter(fault for each in predictions for fault in faults(self.model, each, stats.stalls))
         received = [each.lateness_ms for each in predictions if each.answers]
         result = Result(
@@ -196,8 +186,8 @@ class Soak:
             p99(stats.late_ms),
             p99(stats.bare_ms),
             p99([ms for ms in received if ms is not None]),
-            p99(bare),
-            p99(late),
+            p99(timers.late_ms),
+            p99(load.late_ms),
             busy,
             max((end - begin for begin, end in stats.stalls), default=0.0),
             max(stats.gc_ms, default=0.0),
@@ -226,7 +216,6 @@ def main() -> None:
 
 def run(soak: Soak, idle: Child, only: str) -> bool:
     """Run all loads; return whether all promises were kept. `idle` is a server without predictions."""
-    server_stats(soak.child)
     soak.stream("warming up", Stream, int(1000 / soak.share), CAPACITY_RATE)
     capacity = CAPACITY_RATE / soak.results[-1].busy
     print("\nmilliseconds after the deadline, 99th percentiles, next to bare timers; longest pauses")
@@ -271,10 +260,10 @@ def bare_lateness(idle: Child, rng: np.random.Generator) -> list[float]:
     """Return the lateness of timers of a server without predictions."""
     with closing(Load()) as load:
         timers, until = BareTimers(load, idle.port), time.perf_counter() + TIMERS_S
-        server_stats(idle)
+        idle.measured()
         timers.request_timers(rng, 1.0 / 200.0, lambda: time.perf_counter() > until)
         load.run_for(TIMERS_S + 0.1)
-    return server_stats(idle).bare_ms
+    return idle.measured().bare_ms
 
 
 def thousand(soak: Soak) -> None:
@@ -291,27 +280,27 @@ def thousand(soak: Soak) -> None:
     soak.grown_mib = max(soak.grown_mib, grown)
 
 
+def print_later(result: Result, alone: Result) -> None:
+    later = result.sent - alone.sent, result.received - alone.received
+    print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+
+
 def hostile(soak: Soak) -> None:
     """Alternate the same load with and without a hostile client."""
     for kind in KINDS:
         alone = soak.stream("alone", Stream, 3_000, 200)
-        with Process("benchmarks.load.hostile", kind, soak.child.port):
+        with Process("benchmarks.load.neighbours", kind, soak.child.port):
             time.sleep(0.5)
-            result = soak.stream(f"with {kind}", Stream, 3_000, 200)
-        later = result.sent - alone.sent, result.received - alone.received
-        print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
+            print_later(soak.stream(f"with {kind}", Stream, 3_000, 200), alone)
 
 
 def many_rows(soak: Soak) -> None:
     """Answers of 10,000 rows, pages and replaced sessions, next to a load of single rows."""
-    seconds = max(4.0, 20.0 * soak.share)
     alone = soak.stream("alone", Stream, 3_000, 200)
-    with Process("benchmarks.load.many_rows", soak.child.port, seconds) as process:
+    with Process("benchmarks.load.neighbours", "many-rows", soak.child.port, max(4.0, 20.0 * soak.share)) as process:
         time.sleep(0.5)
-        result = soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True)
+        print_later(soak.stream("with 10,000 rows", Stream, 3_000, 200, once=True), alone)
         found = msgspec.json.decode(process.line(), type=ManyRows)
-    later = result.sent - alone.sent, result.received - alone.received
-    print("    later by {:.2f} ms when sent, {:.2f} when received".format(*later))
     for what, late in (("sent", found.sent), ("received", found.received)):
         p50, p99, most = percentiles(late, 50, 99, 100)
         print(f"    {len(late)} answers of 10,000 rows {what} after their deadline: {p50:.1f} {p99:.1f} {most:.1f} ms")

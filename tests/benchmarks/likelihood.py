@@ -2,8 +2,7 @@
 
 Whole paths, every prefix at its optimum, alternate with one fit of scikit-learn on all columns at the same penalty; and
 training with cross-validated penalties, every prefix at its own, with scikit-learn's cross-validation on all columns
-over the same penalties. On the digits of mfeat the softmax path is plotted next to that of least squares on one-hot
-classes, error against cost.
+over the same penalties.
 """
 
 from __future__ import annotations
@@ -16,10 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import pyarrow.parquet as pq
-from matplotlib.figure import Figure
+import pandas as pd
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, PoissonRegressor
-from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from threadpoolctl import threadpool_limits
 
@@ -31,7 +28,7 @@ from anytime.types import FamilyName, Float, Index
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import Row, median_ratio, megabytes, report, script_options, spent, timed
+from benchmarks.harness import Row, median_ratio, report, script_options, timed
 
 THREADS = 2
 GRID = Options(alpha="cv").grid
@@ -47,19 +44,11 @@ kddcup99 with second derivatives in each fit, and on mfeat with 40 passes a fit 
 """
 
 
-def table(folder: Path, name: str, target: str, groups: FeatureGroups) -> tuple[Float, Index]:
-    """Return the features in the order of the groups, and the target."""
-    file = pq.ParquetFile(folder / f"{name}.parquet")
-    X = np.empty((file.metadata.num_rows, len(groups.features)))
-    y = np.empty(len(X), dtype=np.intp)
-    start = 0
-    for batch in file.iter_batches(8192):  # in pieces, so that the data are the peak of memory so far
-        rows = slice(start, start + batch.num_rows)
-        for j, feature in enumerate(groups.features):
-            X[rows, j] = batch[feature].to_numpy(zero_copy_only=False)
-        y[rows] = batch[target].to_numpy(zero_copy_only=False)
-        start = rows.stop
-    return X, y
+def table(folder: Path, target: str) -> tuple[Float, Index, FeatureGroups]:
+    """Return the features of a training table in the order of the groups, the target, and the groups."""
+    groups = load_groups(folder / "groups.json")
+    frame = pd.read_parquet(folder / "train.parquet")
+    return frame[[*groups.features]].to_numpy(np.float64), frame[target].to_numpy(np.intp), groups
 
 
 def classifier(
@@ -72,18 +61,6 @@ def classifier(
 def peer(n: int, alpha: float) -> LogisticRegression:
     """Return a model of all columns at the same penalty."""
     return LogisticRegression(C=1 / (n * alpha), solver="newton-cholesky", tol=1e-8, max_iter=1000)
-
-
-def memory(data: Path, alpha: float) -> None:
-    """Print the peak memory of the data alone, and of the binomial path."""
-    folder = data / "kddcup99"
-    groups = load_groups(folder / "groups.json")
-    X, y = table(folder, "train", "attack", groups)
-    before = megabytes()
-    classifier(groups, alpha, "binomial").fit(X, y)
-    print(
-        f"memory: data {X.nbytes / 2**20:.0f} MiB, peak before {before:.0f} MiB, during the path {megabytes():.0f} MiB"
-    )
 
 
 def ratio(ours: Callable[[], object], theirs: Callable[[], object], repeats: int) -> float:
@@ -124,22 +101,11 @@ def classes_peer(Z: Float, y: Index, grid: Sequence[float]) -> LogisticRegressio
 
 def intrusions(data: Path, alpha: float, repeats: int) -> list[Row]:
     """Measure the binomial path on all rows, and its cross-validation on 20,000 of them."""
-    # First, since a process inherits the peak of its parent.
-    command = [sys.executable, __file__, "--memory-only", "--data", data, "--alpha", alpha]
-    print(spent(command).output.strip(), flush=True)
-    folder = data / "kddcup99"
-    groups = load_groups(folder / "groups.json")
-    X, y = table(folder, "train", "attack", groups)
-    test, truth = table(folder, "test", "attack", groups)
+    X, y, groups = table(data / "kddcup99", "attack")
     Z = standardised(X)
     print(f"kddcup99, {len(X)} x {X.shape[1]}, {len(groups)} groups, alpha {alpha:g}:")
     model, other = classifier(groups, alpha, "binomial"), peer(len(X), alpha)
     path = ratio(lambda: model.fit(X, y), lambda: other.fit(Z, y), repeats)
-    scale = np.where(X.std(axis=0) > 0, X.std(axis=0), 1.0)
-    found = {"ours": model.predict_proba(test), "scikit-learn": other.predict_proba((test - X.mean(axis=0)) / scale)}
-    for name, likely in found.items():
-        accuracy, deviance = float(np.mean(likely.argmax(axis=1) == truth)), 2 * log_loss(truth, likely)
-        print(f"  last prefix on the test table, {name}: accuracy {accuracy:.6f}, deviance {deviance:.6f}")
     some = np.random.default_rng(0).permutation(len(X))[:20_000]
     X, y, Z = X[some], y[some], standardised(X[some])
     crossed = crossed_ratio(lambda: classifier(groups, "cv", "binomial").fit(X, y), lambda: classes_peer(Z, y, GRID))
@@ -195,11 +161,9 @@ def penalties() -> list[Row]:
     return [Row(f"softmax, alpha cv, {n} x {D}, {classes} classes / LogisticRegressionCV", crossed, SOFTMAX_CV)]
 
 
-def digits_rows(data: Path, alpha: float, repeats: int, picture: Path) -> list[Row]:
-    """Measure the softmax path on mfeat, and its cross-validation; plot the digits."""
-    folder = data / "mfeat"
-    groups = load_groups(folder / "groups.json")
-    X, y = table(folder, "train", "digit", groups)
+def digits(data: Path, alpha: float, repeats: int) -> list[Row]:
+    """Measure the softmax path on mfeat, and its cross-validation."""
+    X, y, groups = table(data / "mfeat", "digit")
     Z = standardised(X)
     # Ours stops at a gradient of 1e-8 of the base rate's; lbfgs stops there too, or earlier where its decrease is
     # rounding. At its default tolerance it stops after a few iterations, far from the optimum.
@@ -209,45 +173,10 @@ def digits_rows(data: Path, alpha: float, repeats: int, picture: Path) -> list[R
     path = ratio(lambda: classifier(groups, alpha).fit(X, y), lambda: one.fit(Z, y), repeats)
     print(f"  lbfgs took {int(one.n_iter_[0])} iterations")
     crossed = crossed_ratio(lambda: classifier(groups, "cv").fit(X, y), lambda: classes_peer(Z, y, GRID))
-    digits(data, picture)
     return [
         Row(f"softmax path on mfeat, alpha {alpha:g} / one lbfgs fit to the same gradient", path, 0.5),
         Row("softmax, alpha cv, mfeat / LogisticRegressionCV", crossed, DIGITS_CV),
     ]
-
-
-def digits(data: Path, picture: Path) -> None:
-    """Plot error against cost of softmax and of least squares on one-hot classes."""
-    folder = data / "mfeat"
-    groups = load_groups(folder / "groups.json")
-    X, y = table(folder, "train", "digit", groups)
-    test, truth = table(folder, "test", "digit", groups)
-    axis = (figure := Figure(figsize=(6.5, 4.2), layout="constrained")).subplots()
-    drawn: dict[FamilyName, tuple[str, str]] = {
-        "multinomial": ("softmax", "-"),
-        "gaussian": ("least squares, one-hot", "--"),
-    }
-    for family, (label, style) in drawn.items():
-        start = time.perf_counter()
-        model = AnytimeClassifier(groups, alpha="cv", family=family, basis="linear", n_jobs=THREADS).fit(X, y)
-        seconds = time.perf_counter() - start
-        errors = np.array([np.mean(predicted != truth) for predicted in model.staged_predict(test)])
-        print(
-            f"mfeat, {label}: {', '.join(model.sequence_)}; test errors {np.round(errors, 4).tolist()}; {seconds:.1f} s"
-        )
-        costs = model.curve_.costs
-        axis.step(costs, errors, where="post", color="black", linestyle=style, label=label)
-        axis.plot(costs, errors, "o", color="black", markersize=3)
-        for k, name in enumerate(model.sequence_, start=1):
-            above = family == "gaussian"
-            axis.annotate(name, (costs[k], errors[k]), (3, 6 if above else -11), textcoords="offset points", fontsize=8)
-    axis.set(
-        xlabel=f"cost ({groups.cost_unit})", ylabel="test error", yscale="log", title="mfeat: 10 classes, 649 columns"
-    )
-    axis.grid(alpha=0.3, which="both")
-    axis.legend()
-    figure.savefig(picture, dpi=150)
-    print(f"wrote {picture}")
 
 
 def main() -> None:
@@ -257,16 +186,11 @@ def main() -> None:
         data={"type": Path, "default": Path("../shared/data"), "help": "folder of the data sets"},
         alpha={"type": float, "default": 1e-5},
         repeats={"type": int, "default": 3},
-        picture={"type": Path, "default": Path("mfeat.png")},
-        memory_only={"action": "store_true"},
         only={"choices": ["kddcup99", "mfeat", "penalties", "counts"]},
     )
-    if options.memory_only:
-        memory(options.data, options.alpha)
-        return
     parts: dict[str, Callable[[], list[Row]]] = {
         "kddcup99": lambda: intrusions(options.data, options.alpha, options.repeats),
-        "mfeat": lambda: digits_rows(options.data, 1e-3, options.repeats, options.picture),
+        "mfeat": lambda: digits(options.data, 1e-3, options.repeats),
         "penalties": penalties,
         "counts": counts,
     }

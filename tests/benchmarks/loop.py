@@ -13,17 +13,19 @@ It fails if the slow group's cost is not learned within a fifth, or nothing is g
 from __future__ import annotations
 
 import json
+import select
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
@@ -36,10 +38,12 @@ from anytime.groups import load_groups, write_groups
 from anytime.inference.prediction import Answer
 from anytime.loaded import load
 from anytime.types import Float
-from anytime_service.client import Client
+from anytime_service.client.messages import decode_reply, encode_values
 from anytime_service.demo.extractors import EXTRACTORS, Extractor, feature_table
+from anytime_service.schemas.codecs import MSGPACK
+from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
 from benchmarks.harness import aligned, conclude, flag, script_options, set_priority, violations
-from benchmarks.load.pipeline import Pipeline
+from benchmarks.load.frames import WebSocketClient, binary
 from drills.cluster import ready
 from system import free_port, started
 
@@ -74,15 +78,6 @@ class Results(NamedTuple):
     accuracy: list[float]
     steps: list[float]
 
-    def at(self, deadline: float) -> tuple[float, float]:
-        """Return accuracy and depth at one deadline."""
-        place = DEADLINES_MS.index(deadline)
-        return self.accuracy[place], self.steps[place]
-
-    def until(self, deadline: float) -> float:
-        """Return the mean accuracy of the deadlines up to one, for a client that does not know its deadline."""
-        return float(np.mean(self.accuracy[: DEADLINES_MS.index(deadline) + 1]))
-
 
 def anytime(*arguments: object, code: int = 0) -> str:
     """Run a command of the library, which must exit with `code`, and return its output."""
@@ -104,6 +99,52 @@ def serving(model: Path) -> Iterator[tuple[str, str]]:
         yield f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
 
 
+class Pipeline:
+    """One thread, one WebSocket, no margins: the answer is sent at the deadline, and read after each group.
+
+    The group in progress is still computed to its end and sent, too late to be used: its time is data for the service.
+
+    Parameters
+    ----------
+    order : groups in the order in which they are computed.
+    """
+
+    def __init__(self, port: int, order: Sequence[str], extractors: Mapping[str, Callable[[Any], Any]]) -> None:
+        self._client = WebSocketClient(port, "/stream")
+        self._order = tuple(order)
+        self._extractors = extractors
+        self._next = 0
+
+    def predict(self, x: Any, deadline_ms: float) -> Answer:
+        """Compute groups of `x` until the answer is received."""
+        name = self._next
+        self._next += 1
+        self._send(BeginFrame(id=name, deadline_ms=deadline_ms))
+        for group in self._order:
+            begin = time.perf_counter()
+            values = self._extractors[group](x)
+            took_ms = (time.perf_counter() - begin) * 1e3
+            encoded = encode_values(group, values)
+            self._send(PackedGroupFrame(name, group, encoded.values, took_ms, encoded.dtype))
+            if select.select([self._client.sock], [], [], 0)[0]:
+                break
+        else:
+            self._send(EndFrame(name))
+        while True:
+            for frame in self._client.frames():
+                reply = decode_reply(frame)
+                if reply is not None and reply[1] == name and isinstance(reply[2], Answer):
+                    return reply[2]
+                if reply is not None and isinstance(reply[2], Exception):  # an `end` that crosses an answer is none
+                    raise reply[2]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _send(self, frame: BeginFrame | PackedGroupFrame[msgspec.Raw] | EndFrame) -> None:
+        self._client.sock.sendall(binary(MSGPACK.encode(frame)))
+
+
 Predict = Callable[[Float, float], Answer]
 
 
@@ -115,30 +156,19 @@ def pipeline(url: str, model: Path, extractors: dict[str, Extractor]) -> Iterato
     found.close()
 
 
-@contextmanager
-def sdk(url: str, _: Path, extractors: dict[str, Extractor]) -> Iterator[Predict]:
-    """Yield the project's client, with the extractors in processes: it returns the answer at the deadline."""
-    with Client(url) as client:
-        client.warm_up(extractors, worker="process")
-        yield lambda image, deadline: client.run(extractors, image, deadline, worker="process")
-
-
 def drive(predict: Predict, images: Float, labels: Any) -> Results:
     """Request a prediction for every image under every deadline."""
-    right: dict[float, list[bool]] = {deadline: [] for deadline in DEADLINES_MS}
-    steps: dict[float, list[int]] = {deadline: [] for deadline in DEADLINES_MS}
+    found: dict[float, list[tuple[bool, int]]] = {deadline: [] for deadline in DEADLINES_MS}
     for image in images[:WARM_UP]:
         time.sleep(INTERVAL_S)
         predict(image, JUDGED_MS)
     for image, label in zip(images, labels, strict=True):
-        for deadline in DEADLINES_MS:
+        for deadline, of_deadline in found.items():
             time.sleep(INTERVAL_S)
             answer = predict(image, deadline)
-            right[deadline].append(bool(answer.prediction == label))
-            steps[deadline].append(answer.prefix)
+            of_deadline.append((bool(answer.prediction == label), answer.prefix))
     time.sleep(0.1)
-    accuracy = [float(np.mean(right[deadline])) for deadline in DEADLINES_MS]
-    return Results(accuracy, [float(np.mean(steps[deadline])) for deadline in DEADLINES_MS])
+    return Results(*np.mean([*found.values()], axis=1).T.tolist())
 
 
 def expected(model: Path, test: Path, distributions: Path) -> list[float]:
@@ -181,11 +211,8 @@ def main() -> None:
         quick=flag("a tenth of the images"),
         slow={"help": "group that becomes slow; by default the first of the sequence"},
         by={"type": float, "default": 4.0, "help": "added delay in milliseconds"},
-        sdk=flag("use the project's client instead of a bare pipeline"),
         out={"type": Path, "default": Path("loop.png"), "help": "picture to write"},
     )
-    client = sdk if args.sdk else pipeline
-
     digits = load_digits()
     images, labels = digits.images.astype(np.float64), digits.target
     print("computing the features of the digits, and what each group costs ...", flush=True)
@@ -212,7 +239,7 @@ def main() -> None:
         extractors = dict(EXTRACTORS) | {slow: Slowed(EXTRACTORS[slow], args.by / 1e3)}
         print(f"{slow!r} takes {args.by:g} ms longer from now on", flush=True)
         with serving(model) as (url, metrics):
-            with client(url, model, extractors) as predict:
+            with pipeline(url, model, extractors) as predict:
                 before = drive(predict, images[images_used], labels[images_used])
             learned = folder / "learned.yaml"
             options = ("--model", model, "--data", data, "--out", learned, "--distributions", folder / "learned.json")
@@ -222,7 +249,7 @@ def main() -> None:
             request = urllib.request.Request(f"{url}/models/{model.stem}/reload", method="POST")
             with urllib.request.urlopen(request, timeout=60) as response:
                 print(f"reloaded: version {json.load(response)['version']}, before {trained.version}", flush=True)
-            with client(url, model, extractors) as predict:
+            with pipeline(url, model, extractors) as predict:
                 after = drive(predict, images[images_used], labels[images_used])
             expected_after = expected(model, folder / "test.csv", folder / "learned.json")
         true = profile(groups, extractors, tuple(images[images_used[:50]]))
@@ -237,10 +264,11 @@ def main() -> None:
         columns = "deadline (ms)", "before", "expected", "after", "expected", "steps before", "after"
         print(*aligned(columns, rows), sep="\n")
         draw(args.out, slow, {"before": (before, expected_before), "after": (after, expected_after)}, trained.steps)
-    gained = after.at(JUDGED_MS)[0] - before.at(JUDGED_MS)[0]
-    until = f"{before.until(JUDGED_MS):.3f}, then {after.until(JUDGED_MS):.3f}"
-    print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {until}")
-    print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.at(JUDGED_MS)[1] - before.at(JUDGED_MS)[1]:+.2f}")
+    judged = DEADLINES_MS.index(JUDGED_MS)
+    gained = after.accuracy[judged] - before.accuracy[judged]
+    upto = [f"{np.mean(each.accuracy[: judged + 1]):.3f}" for each in (before, after)]  # of an unknown deadline
+    print(f"\nmean accuracy of the deadlines up to {JUDGED_MS:g} ms: {', then '.join(upto)}")
+    print(f"at {JUDGED_MS:g} ms: accuracy {gained:+.3f}, steps {after.steps[judged] - before.steps[judged]:+.2f}")
     print(f"wrote {args.out}")
     conclude(
         violations(

@@ -28,7 +28,7 @@ from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from benchmarks.harness import script_options, set_priority, turns
 from benchmarks.load.models import temporary_model, values_of
-from deploy.proxy import PROXIES, run_proxy
+from deploy.project import PROXIES, run_proxy
 from service.commands import command
 from service.inferring import JSON_BYTES, binary, half_sent
 from service.serving import Connection, Running, packed

@@ -13,13 +13,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.peers.environments import Absent, prepared
+from benchmarks.peers.environments import prepared
 
 
 def main() -> None:
     """Measure in the environment of the camera; exit with 1 if a requirement is missed."""
     environment = prepared("cameras")
-    if isinstance(environment, Absent):
+    if environment.why:
         sys.exit(f"failed to install OpenCV and scikit-image: {environment.why}")
     print(f"with {environment.versions_text}", flush=True)
     # This project and its own dependencies precede those of the environment.

@@ -25,13 +25,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, Row, Table, flag, median_ratio, pairs, pin_to_core, script_options, verdict
-from benchmarks.load.child import Child, server
+from benchmarks.harness import CLIENT_CORE, Row, Table, median_ratio, pairs, pin_to_core, script_options, verdict
+from benchmarks.load.child import ROWS, WIDTH, Child, server
 from benchmarks.load.engine import CONNECTIONS
-from benchmarks.load.floors import ROWS, WIDTH
 from benchmarks.load.frames import HttpClient, WebSocketClient, binary, post, text
 from benchmarks.load.models import saved_model, temporary_model, values_of
-from benchmarks.peers.serving import running_peer
 
 RHYTHMS = {"one at a time": (1e-4, 1.45), "saturated": (0.0, 2.1)}
 """Seconds between messages, and the limit of a whole prediction; the goal is 1.4. Of 262 us in the server's code,
@@ -258,17 +256,6 @@ def hinges(model: Model, bent: Path, linear: Child, floors: Child) -> Iterator[S
                 yield Scenario(f"WebSocket group, {name}, with hinges / without", *measures, limit)
 
 
-def peers(model: Model, service: Child, folder: Path) -> Iterator[Scenario]:
-    """MLServer with a linear model; the ratio is its cost divided by ours."""
-    rng = np.random.default_rng(2)
-    groups = {name: values_of(model, name, rng) for name in list(model.places)[:SENT]}
-    ours = [post("/predict", json.dumps({"groups": groups}).encode())] * CONNECTIONS
-    with running_peer("MLServer", groups, folder) as peer:
-        if peer is not None:
-            measures = partial(requested, peer[0], [peer[1]] * CONNECTIONS, 100), partial(requested, service, ours, 100)
-            yield Scenario("for scale: MLServer, a linear model of 100 features / our POST /predict", *measures)
-
-
 def session(service: Child) -> str:
     """Create a session, and return its id."""
     with closing(HttpClient(service.port)) as client:
@@ -281,17 +268,14 @@ def session(service: Child) -> str:
 
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
-    args = script_options(
-        __doc__, rounds={"type": int, "default": 15}, peers=flag("also MLServer, in an environment of its own")
-    )
+    args = script_options(__doc__, rounds={"type": int, "default": 15})
     pin_to_core(CLIENT_CORE)
     with temporary_model(groups=2 * SENT, size=WIDTH) as (path, model):
         bent = path.with_name("hinges.safetensors")
         saved_model(bent, groups=2 * SENT, size=WIDTH, basis="hinge")
         with server("admitting", path) as service, server("floors", path) as floors:
             ours = (model, service, floors)
-            compared = peers(model, service, path.parent) if args.peers else ()
-            scenarios = chain(websocket(*ours), http(*ours), hinges(model, bent, service, floors), compared)
+            scenarios = chain(websocket(*ours), http(*ours), hinges(model, bent, service, floors))
             kept = measured(scenarios, args.rounds)
     sys.exit(0 if kept else 1)
 

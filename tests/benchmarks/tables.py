@@ -45,7 +45,7 @@ from anytime.cli.main import main as anytime
 from anytime.errors import AnytimeError
 from anytime.types import Float
 from benchmarks.harness import flag, script_options
-from benchmarks.peers.environments import FOLDER, Absent, prepared
+from benchmarks.peers.environments import FOLDER, prepared
 
 MIN_ROWS, MAX_ROWS, MAX_COLUMNS = 40, 20_000, 200
 """Sizes of the tables; of longer ones, a random sample of rows."""
@@ -87,7 +87,7 @@ for name, read in found:
 def exported() -> Path:
     """Return the folder with a CSV file for each table; made once."""
     environment = prepared("tables")
-    if isinstance(environment, Absent):
+    if environment.why:
         raise SystemExit(f"the packages of tables are not installed: {environment.why}")
     folder = FOLDER / "tables" / "csv"
     if not folder.is_dir():
@@ -156,12 +156,8 @@ def by_command(train: pd.DataFrame, target: str, *, classes: bool) -> Fitted:
 
 
 def by_estimator(train: pd.DataFrame, target: str, *, classes: bool) -> Fitted:
-    train = train[train[target].notna()]
-    X, y = train.drop(columns=target), train[target]
-    if not classes:
-        return AnytimeRegressor(random_state=0).fit(X, y).predict
-    model = AnytimeClassifier(random_state=0).fit(X, y.map(_label))
-    return lambda rows: pd.DataFrame(model.predict_proba(rows), columns=model.classes_)
+    made = AnytimeClassifier if classes else AnytimeRegressor
+    return _fitted(made(random_state=0), train, target, classes=classes, form=lambda frame: frame)
 
 
 def _label(value: Any) -> str:
@@ -178,29 +174,35 @@ def by_linear(train: pd.DataFrame, target: str, *, classes: bool) -> Fitted:
         ),
     )
     last: Any = LogisticRegressionCV(max_iter=2000) if classes else RidgeCV(np.logspace(-4, 4, 17))
-    return _peer(make_pipeline(columns, last), train, target, classes=classes)
+    return _fitted(make_pipeline(columns, last), train, target, classes=classes)
 
 
 def by_trees(train: pd.DataFrame, target: str, *, classes: bool) -> Fitted:
     coded = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
     columns = make_column_transformer((coded, make_column_selector(dtype_exclude="number")), remainder="passthrough")
     made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    return _peer(make_pipeline(columns, made(random_state=0)), train, target, classes=classes)
-
-
-def _peer(model: Any, train: pd.DataFrame, target: str, *, classes: bool) -> Fitted:
-    train = train[train[target].notna()]
-    y = train[target].map(_label) if classes else train[target]
-    model.fit(_plain(train.drop(columns=target)), y)
-    if not classes:
-        return lambda rows: model.predict(_plain(rows))
-    return lambda rows: pd.DataFrame(model.predict_proba(_plain(rows)), columns=model.classes_)
+    return _fitted(make_pipeline(columns, made(random_state=0)), train, target, classes=classes)
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with text as text, and booleans as numbers."""
     kept = {name: c if pd.api.types.is_numeric_dtype(c) else c.astype(str) for name, c in frame.items()}
     return pd.DataFrame(kept).astype({name: float for name, c in kept.items() if pd.api.types.is_bool_dtype(c)})
+
+
+def _fitted(
+    model: Any,
+    train: pd.DataFrame,
+    target: str,
+    *,
+    classes: bool,
+    form: Callable[[pd.DataFrame], pd.DataFrame] = _plain,
+) -> Fitted:
+    train = train[train[target].notna()]
+    model.fit(form(train.drop(columns=target)), train[target].map(_label) if classes else train[target])
+    if not classes:
+        return lambda rows: model.predict(form(rows))
+    return lambda rows: pd.DataFrame(model.predict_proba(form(rows)), columns=model.classes_)
 
 
 WAYS: dict[str, Callable[..., Fitted]] = {

@@ -1,7 +1,7 @@
 """Training compared with the product that it needs: `python tests/benchmarks/training.py`.
 
 Everything is interleaved in one process, and printed as the ratio of medians to numpy's `X.T @ X` on two threads,
-because seconds on a shared machine mean little. Memory is measured in a separate process.
+because seconds on a shared machine mean little. The memory of a basis is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from anytime.types import Float, Method
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.harness import HIDDEN, Row, flag, megabytes, report, script_options, spent, timed, turns
+from benchmarks.harness import Row, flag, megabytes, report, script_options, timed, turns
 
 THREADS = 2
 
@@ -84,19 +84,13 @@ def fits(X: Float, y: Float, groups: FeatureGroups) -> dict[str, Callable[[], ob
     return {name: partial(estimator.fit, form, y) for name, form in forms.items()}
 
 
-def with_basis(X: Float, groups: FeatureGroups, basis: str) -> FeatureGroups:
-    """Return the groups with their columns' bases, learned from all rows."""
-    columns = dict(zip(groups.features, X.T, strict=True))
-    return learned_groups(groups, Sample(columns), basis)
-
-
 def basis_report(n: int, D: int, size: int, basis: str, repeats: int) -> bool:
     """Print the cost of training on terms over the product of the same expanded matrix, and the peak memory.
 
     Return whether the limits are kept.
     """
     X, y, groups = problem(n, D, size)
-    groups = with_basis(X, groups, basis)
+    groups = learned_groups(groups, Sample(dict(zip(groups.features, X.T, strict=True))), basis)
     data, before = X.nbytes / 2**20, megabytes()
     train(X, y, groups, "fr")
     trained = megabytes()
@@ -156,16 +150,6 @@ def path(X: Float, y: Float, groups: FeatureGroups) -> float:
     return float(fit(parts, groups, Options(alpha="cv")).prefixes.packed.sum())
 
 
-def memory(n: int, D: int, size: int) -> None:
-    """Print the peak memory of the data alone, and of training."""
-    X, y, groups = problem(n, D, size)
-    line = f"peak memory: data {X.nbytes / 2**20:.0f} MiB; with data {megabytes():.0f}"
-    train(X, y, groups, "fr")
-    line += f", trained {megabytes():.0f}"
-    path(X, y, groups)
-    print(f"{line}, with cv {megabytes():.0f}")
-
-
 def main() -> None:
     """Measure and print; exit with 1 if a limit is exceeded."""
     args = script_options(
@@ -177,11 +161,7 @@ def main() -> None:
         basis={"default": "hinge:4", "help": "basis of the columns in the last measurement"},
         only_basis=flag("measure only the cost of a basis"),
         only_tables=flag("measure only training on files"),
-        memory=flag(HIDDEN),
     )
-    if args.memory:
-        memory(args.rows, args.columns, args.size)
-        return
     if args.only_tables:
         sys.exit(0 if report(tables_report(300_000, 50, args.repeats)) else 1)
     if args.only_basis:
@@ -189,7 +169,6 @@ def main() -> None:
         sys.exit(0 if kept else 1)
     # First, because a process inherits the peak memory of the one that started it.
     command = [sys.executable, __file__, *(f"--{name}={getattr(args, name)}" for name in ("rows", "columns", "size"))]
-    print(spent([*command, "--memory"]).output, end="", flush=True)
     only_basis = [*command, "--only-basis", "--basis", args.basis, "--repeats", str(args.repeats)]
     kept = subprocess.run(only_basis, check=False).returncode == 0
     X, y, groups = problem(args.rows, args.columns, args.size)

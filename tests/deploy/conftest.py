@@ -10,7 +10,7 @@ from starlette.requests import Request
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import Settings
-from deploy.proxy import PROXIES, run_proxy
+from deploy.project import PROXIES, run_proxy
 from service.serving import Running, running, small_model
 
 SETTINGS = Settings(port=0, max_body_bytes=100_000, max_lateness_ms=1e6)  # busy machines are late

@@ -1,11 +1,14 @@
-"""Names that the files of `deploy` share with the rest of the project, and the Dockerfile, parsed without an engine."""
+"""Names that the files of `deploy` share with the project; its Dockerfile without an engine; its proxies, which run."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,23 +18,8 @@ import yaml
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.settings import PREFIX, Settings
-
-__all__ = [
-    "DEPLOY",
-    "ROOT",
-    "Instruction",
-    "arguments",
-    "documents",
-    "environment",
-    "image_user",
-    "instructions",
-    "only",
-    "ran",
-    "routes",
-    "settings",
-    "stages",
-    "version",
-]
+from service.serving import Running
+from system import answers, free_port, program, started
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -68,6 +56,13 @@ def ran(*command: object, cwd: Path | None = None, timeout_s: float = 60.0) -> s
 def documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of a YAML file."""
     return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+
+
+def at(document: Any, path: str) -> Any:
+    """Return the part of a document at a path of keys and positions, separated by slashes."""
+    for part in path.split("/"):
+        document = document[int(part)] if isinstance(document, list) else document[part]
+    return document
 
 
 @dataclass(frozen=True)
@@ -111,3 +106,95 @@ def only(stage: list[Instruction], word: str) -> Instruction:
 
 def environment(stage: list[Instruction]) -> dict[str, str]:
     return dict(pair.split("=", 1) for argument in arguments(stage, "ENV") for pair in argument.split())
+
+
+CONFIGURATIONS = DEPLOY / "proxies"
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """How to run one program with its shipped configuration, in which only addresses and folders are replaced.
+
+    Attributes
+    ----------
+    file : the configuration.
+    replacements : replacement by text. `{port}` is the proxy's port, `{admin}` another free port, `{folder}` a
+        writable folder.
+    replica : the text that names the replicas, and its replacement for one replica with its `{port}` and `{number}`.
+    check, run : arguments; `{file}` is the resulting configuration.
+    """
+
+    file: str
+    replacements: Mapping[str, str]
+    replica: tuple[str, str]
+    check: str
+    run: str
+
+    def write_configuration(self, replicas: Sequence[int], port: int, folder: Path) -> Path:
+        """Write the configuration for this machine.
+
+        Raises
+        ------
+        AssertionError
+            A text to be replaced is missing.
+        """
+        text = (CONFIGURATIONS / self.file).read_text(encoding="utf-8")
+        shipped, one = self.replica
+        named = "\n".join(one.format(port=each, number=i) for i, each in enumerate(replicas))
+        here = {name: to.format(port=port, admin=free_port(), folder=folder) for name, to in self.replacements.items()}
+        for name, to in {shipped: named, **here}.items():
+            assert name in text, f"{self.file} no longer has {name!r}"
+            text = text.replace(name, to)
+        path = folder / self.file
+        path.write_text(text, encoding="utf-8")
+        return path
+
+
+PROXIES: Mapping[str, Proxy] = {
+    "nginx": Proxy(
+        "nginx.conf",
+        {"listen 8080;": "listen 127.0.0.1:{port};", " /tmp/": " {folder}/"},
+        ("server anytime:8000 max_fails=0;", "server 127.0.0.1:{port} max_fails=0;"),
+        "-t -e stderr -c {file}",
+        "-e stderr -c {file} -g 'daemon off;'",
+    ),
+    "haproxy": Proxy(
+        "haproxy.cfg",
+        {"bind :8080": "bind 127.0.0.1:{port}"},
+        (
+            "server-template replica 4 anytime:8000 resolvers system",
+            "server-template replica{number}- 1 127.0.0.1:{port} resolvers system",
+        ),
+        "-c -f {file}",
+        "-db -f {file}",
+    ),
+    "envoy": Proxy(
+        "envoy.yaml",
+        {
+            "{address: 0.0.0.0, port_value: 8080}": "{{address: 127.0.0.1, port_value: {port}}}",
+            "port_value: 9901": "port_value: {admin}",
+        },
+        (
+            "              - endpoint: {address: {socket_address: {address: anytime, port_value: 8000}}}",
+            "              - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}",
+        ),
+        "--mode validate -l error -c {file}",
+        "--use-dynamic-base-id --concurrency 2 -l error -c {file}",
+    ),
+}
+
+
+@contextmanager
+def run_proxy(name: str, replicas: Sequence[int], folder: Path) -> Iterator[Running]:
+    """Run a proxy in front of services on these ports; skip the test if it is not installed.
+
+    Raises
+    ------
+    AssertionError
+        The program rejects the configuration, or does not start.
+    """
+    proxy, binary, port = PROXIES[name], program(name), free_port()
+    file = proxy.write_configuration(replicas, port, folder)
+    ran(binary, *shlex.split(proxy.check.format(file=file)))
+    with started([binary, *shlex.split(proxy.run.format(file=file))], lambda: answers(port)):
+        yield Running(port)

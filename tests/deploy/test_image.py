@@ -19,7 +19,6 @@ from packaging.utils import canonicalize_name
 from anytime_service.settings import PREFIX
 from deploy.project import ROOT, arguments, environment, instructions, only, settings, stages
 
-TRAINING = {"pyarrow", "scikit-learn"}
 BUILDER, FINAL = stages()
 
 
@@ -43,12 +42,9 @@ def pins(lock: str) -> Iterator[Pin]:
         yield Pin(name, version, marker, tuple(each.strip() for each in hashes))
 
 
-def test_both_stages_use_the_base_image_argument() -> None:
-    assert (instructions()[0].word, instructions()[0].argument) == ("ARG", "BASE=python:3.12-slim")
-    assert [stage[0].argument.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
-
-
 def test_only_hashed_pins_are_downloaded() -> None:
+    assert instructions()[0].argument == "BASE=python:3.12-slim"
+    assert [stage[0].argument.split()[0] for stage in stages()] == ["${BASE}", "${BASE}"]
     assert not [each for each in instructions() if each.word == "ADD" or "://" in each.argument]
     installs = [
         command for argument in arguments(BUILDER, "RUN") for command in argument.split("&&") if " install " in command
@@ -103,14 +99,11 @@ def test_the_pins_of_the_tools_are_selected_from_the_lock(tmp_path: Path) -> Non
     assert found == {(pin.name, pin.version): pin.hashes for pin in pins("requirements.lock") if pin.name in tools()}
 
 
-def test_the_final_stage_copies_only_the_environment_and_its_licences() -> None:
+def test_the_final_stage_copies_the_environment_and_its_sbom_and_licences_which_are_written_last() -> None:
     assert arguments(FINAL, "COPY") == [
         "--from=builder /opt/licences /usr/share/anytime-linear",
         "--from=builder /opt/venv /opt/venv",
     ]
-
-
-def test_the_sbom_and_licences_are_written_after_the_last_removal() -> None:
     runs = arguments(BUILDER, "RUN")
     (trimmed,) = (i for i, argument in enumerate(runs) if "-delete" in argument)
     (position,) = (i for i, argument in enumerate(runs) if "sbom.cdx.json" in argument)
@@ -139,13 +132,9 @@ def test_the_image_starts_the_server_itself_on_every_address() -> None:
     assert values["ANYTIME_HOST"] == "0.0.0.0"
     assert only(FINAL, "EXPOSE").argument == values["ANYTIME_PORT"]
     assert {name for name in values if name.startswith(PREFIX)} <= settings()
-
-
-def test_bytecode_is_compiled_in_the_build_and_not_written_later() -> None:
-    imported = only(FINAL, "RUN").argument
-    for module in ("anytime.cli.main", "anytime_service.server.run", "anytime_service.sessions.redis_store"):
-        assert module in imported
-    assert environment(FINAL)["PYTHONDONTWRITEBYTECODE"] == "1"
+    assert values["PYTHONDONTWRITEBYTECODE"] == "1", "the file system is read-only, and the build compiles:"
+    compiled = ("anytime.cli.main", "anytime_service.server.run", "anytime_service.sessions.redis_store")
+    assert all(module in only(FINAL, "RUN").argument for module in compiled)
 
 
 def test_the_health_check_requests_readiness_without_a_shell() -> None:
@@ -175,13 +164,10 @@ def test_every_pin_has_hashes_and_names_no_index(lock: str) -> None:
     assert all(pin.hashes and all(re.fullmatch(r"sha256:[0-9a-f]{64}", each) for each in pin.hashes) for pin in found)
 
 
-def test_the_server_is_pinned_as_it_is_tested() -> None:
+def test_the_server_is_pinned_as_it_is_tested_and_needs_neither_scikit_learn_nor_pyarrow() -> None:
     tested = {(pin.name, pin.marker, pin.version): pin.hashes for pin in pins("requirements.lock")}
     served = {(pin.name, pin.marker, pin.version): pin.hashes for pin in pins("requirements-serve.lock")}
     assert served.items() <= tested.items()
-
-
-def test_the_server_needs_neither_scikit_learn_nor_pyarrow() -> None:
-    names = {pin.name for pin in pins("requirements-serve.lock")}
+    names = {name for name, *_ in served}
     assert {"fastapi", "uvicorn", "numpy"} <= names
-    assert not names & TRAINING
+    assert not names & {"pyarrow", "scikit-learn"}

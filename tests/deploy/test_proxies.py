@@ -7,7 +7,9 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from time import sleep
@@ -21,14 +23,13 @@ import pytest
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
-from deploy.proxy import CONFIGURATIONS, PROXIES, run_proxy
+from deploy.project import CONFIGURATIONS, PROXIES, run_proxy
 from service.inferring import JSON_BYTES, assert_reported, binary, half_sent
-from service.serving import VALUES, Running, expected, packed, small_model, timeless
+from service.serving import LINES, VALUES, Running, chunk, expected, lines_of, packed, small_model, timeless
 from system import free_port, http_server
 from waiting import WAIT_S, until
 
 DEADLINE_MS = 1_000
-KIND = "application/x-ndjson"
 MODEL = small_model()
 SENT = {name: VALUES[name] for name in ("speed", "hog")}
 """Groups that are sent before the deadline; the remaining one never is."""
@@ -38,14 +39,6 @@ def assert_at_deadline(answer: dict[str, Any]) -> None:
     """Assert that the deadline caused the answer, and that it is the library's for the groups sent."""
     assert (answer["reason"], answer["groups"]) == ("deadline", list(SENT))
     assert timeless(answer) == expected(MODEL, SENT)
-
-
-def chunk(content: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(content), content)
-
-
-def line(group: str) -> bytes:
-    return json.dumps({"group": group, "values": VALUES[group]}).encode() + b"\n"
 
 
 def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> None:
@@ -60,8 +53,7 @@ def test_an_idle_connection_to_the_service_is_closed_by_the_proxy_first() -> Non
         assert [int(seconds) < longest for seconds in re.findall(pattern, configurations[name])] == [True], name
 
 
-@pytest.mark.parametrize("form", [JSON, MSGPACK], ids=["json", "packed"])
-def test_websocket_groups_are_forwarded_at_once_and_answered_at_the_deadline(way: Running, form: Form) -> None:
+def websocket(way: Running, form: Form = JSON) -> None:
     with way.stream(form, close_timeout=0.1, subprotocols=["anytime.v1"]) as stream:
         assert stream.wire.subprotocol == "anytime.v1"
         stream.say("begin", 1, deadline_ms=DEADLINE_MS, updates=True)
@@ -71,29 +63,29 @@ def test_websocket_groups_are_forwarded_at_once_and_answered_at_the_deadline(way
         assert_at_deadline(stream.answer(1))
 
 
-def test_chunks_of_a_post_are_forwarded_at_once_and_answered_before_the_last(way: Running) -> None:
+def chunks_of_a_post(way: Running) -> None:
     with way.connect() as connection:
         connection.head(
-            content_type=KIND, request_timeout_ms=f"{DEADLINE_MS}"
+            content_type=LINES, request_timeout_ms=f"{DEADLINE_MS}"
         )  # a header, which the proxy must forward
         for group in SENT:
             sleep(0.03)
-            connection.send(chunk(line(group)))
+            connection.send(chunk(lines_of({group: VALUES[group]})))
         status, _, answer = connection.response()
         assert_at_deadline(answer)
         assert status == 200
 
 
-def test_a_client_that_is_still_uploading_receives_the_answer_at_the_deadline(way: Running) -> None:
+def a_client_that_is_still_uploading(way: Running) -> None:
     async def lines(answered: asyncio.Event) -> AsyncIterator[bytes]:
         for group in SENT:
-            yield line(group)
+            yield lines_of({group: VALUES[group]})
         while not answered.is_set():
             await asyncio.sleep(0.005)
             yield b"\n"
 
     async def main() -> None:
-        async with aiohttp.ClientSession(headers={"content-type": KIND}) as client, asyncio.timeout(WAIT_S):
+        async with aiohttp.ClientSession(headers={"content-type": LINES}) as client, asyncio.timeout(WAIT_S):
             answered = asyncio.Event()
             url = f"{way.url}/predict?deadline_ms={DEADLINE_MS}"
             async with client.post(url, data=lines(answered)) as response:
@@ -104,7 +96,7 @@ def test_a_client_that_is_still_uploading_receives_the_answer_at_the_deadline(wa
     asyncio.run(main())
 
 
-def test_a_waiting_get_uses_groups_that_are_posted_meanwhile(way: Running) -> None:
+def a_waiting_get_and_groups_that_are_posted_meanwhile(way: Running) -> None:
     with httpx.Client(base_url=way.url) as client, way.connect() as waiting:
         session = client.post("/sessions").json()["id"]
         waiting.send(
@@ -116,7 +108,7 @@ def test_a_waiting_get_uses_groups_that_are_posted_meanwhile(way: Running) -> No
         assert client.delete(f"/sessions/{session}").status_code == 204
 
 
-def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
+def binary_tensors(way: Running) -> None:
     rows = {name: [values] for name, values in VALUES.items()}
     content, tensor_headers = binary(rows)
     at = int(tensor_headers[JSON_BYTES])
@@ -128,6 +120,22 @@ def test_binary_tensors_are_forwarded_at_once(way: Running) -> None:
         reply = connection.response()[2]
     assert_reported(reply, expected(MODEL, SENT))
     assert reply["parameters"]["reason"] == "deadline"
+
+
+BINDINGS = (
+    websocket,
+    partial(websocket, form=MSGPACK),
+    chunks_of_a_post,
+    a_client_that_is_still_uploading,
+    a_waiting_get_and_groups_that_are_posted_meanwhile,
+    binary_tensors,
+)
+
+
+def test_groups_of_every_binding_are_forwarded_at_once_and_answered_at_the_deadline(way: Running) -> None:
+    with ThreadPoolExecutor(len(BINDINGS)) as pool:  # all wait for their deadlines at the same time
+        for answered in [pool.submit(binding, way) for binding in BINDINGS]:
+            answered.result(WAIT_S)
 
 
 def test_a_complete_body_is_answered_at_once(way: Running) -> None:
@@ -191,7 +199,7 @@ def test_the_body_of_a_request_for_an_upgrade_never_answers_another_client(way: 
         with way.connect() as attacker, way.connect() as first, way.connect() as second:
             attacker.send(
                 f"POST /predict HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n"
-                f"Content-Type: {KIND}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+                f"Content-Type: {LINES}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
             )
             sleep(0.05)
             for client, groups in ((first, {"speed": [1.0]}), (second, {"hog": [2.0, 3.0]})):

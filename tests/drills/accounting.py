@@ -27,10 +27,9 @@ import numpy as np
 
 from anytime.model.model import Model
 from benchmarks.harness import Process, conclude, flag, script_options, violations
-from benchmarks.load.child import Child
 from benchmarks.load.models import saved_model
 from drills.attacks.sequences import Round
-from drills.monitors import Predictions, measuring_memory, predicting, probing
+from drills.cluster import Predictions, measuring_memory, predicting, probing
 from service.commands import Command, command
 from service.serving import Running
 
@@ -94,11 +93,6 @@ class Target:
     attacker: Process
     bound_mib: float = float("inf")
 
-    @property
-    def resident_mib(self) -> float:
-        """Resident memory of the server."""
-        return Child(self.command.process.pid, 0).resident_mib
-
     def account(self, seed: int | None, length_s: float) -> Account:
         """Play a round, or only observe if `seed` is None."""
         port, side = self.running.port, self.running.metrics_port
@@ -134,8 +128,7 @@ def target(folder: Path, *, keyed: bool) -> Iterator[Target]:
         with Process("drills.attacks.sequences", KEY, running.port, side) as attacker:
             headers = {"Authorization": f"Bearer {KEY}"} if keyed else {}
             found = Target(served, Running(running.port, side), model, headers, attacker)
-            found.account(None, WARM_S)
-            found.bound_mib = found.resident_mib + VALUES_MIB + SLACK_MIB
+            found.bound_mib = found.account(None, WARM_S).memory_mib[-1] + VALUES_MIB + SLACK_MIB
             yield found
 
 
@@ -168,7 +161,7 @@ def main() -> None:
     broken = []
     for keyed in (False, True):
         with tempfile.TemporaryDirectory() as folder, target(Path(folder), keyed=keyed) as found:
-            print(f"{'with a key' if keyed else 'without a key'}: {found.resident_mib:.0f} MiB at rest")
+            print("with a key" if keyed else "without a key")
             print_round("quiet", found.account(None, QUIET_S))
             rounds, length_s = (1, 10.0) if args.quick else (5, 60.0)
             for seed in range(args.seed, args.seed + rounds):

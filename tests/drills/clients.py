@@ -13,8 +13,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -32,8 +32,8 @@ from anytime.loaded import load
 from anytime.model.model import Model
 from anytime_service.client import AsyncClient, Client, ProblemError
 from benchmarks.harness import CLIENT_CORE, Process, pin_to_core
-from drills.calls import AnswerRecord, Call, inputs, read_calls
-from drills.machine import footprint, pause, watching_stalls
+from drills.cluster import footprint, pause, watching_stalls
+from drills.judging import AnswerRecord, Call, inputs, read_calls
 
 GIVE_UP_S = 10.0
 """Timeout of a call."""
@@ -344,14 +344,6 @@ KINDS: Mapping[str, type[DrillClient]] = {
 }
 
 
-def create_clients(plan: Plan, model: Model) -> Sequence[DrillClient]:
-    return [
-        KINDS[kind](plan, model, f"{kind} {number}", number)
-        for kind, count in plan.counts.items()
-        for number in range(count)
-    ]
-
-
 NUMBERS_PER_CLIENT = 1_000_000
 """Distance between the first call numbers of two clients."""
 
@@ -365,34 +357,27 @@ class ClientReport(msgspec.Struct, frozen=True):
     tasks: int
 
 
-class Clients:
-    """Handle of the client process."""
+class Clients(Process):
+    """The process of the clients, which run until the end of the block."""
 
-    def __init__(self, process: Process, out: Path) -> None:
-        self._process, self._out = process, out
+    def __init__(self, plan: Plan, **variables: str) -> None:
+        self._out = Path(plan.out)
+        self._out.with_suffix(".plan").write_bytes(msgspec.json.encode(plan))
+        super().__init__("drills.clients", self._out.with_suffix(".plan"), **variables)
 
     def await_ready(self) -> None:
         """Wait until each client has been answered once; raise RuntimeError if the process ended."""
-        self._process.line("ready")
+        self.line("ready")
 
     def start(self) -> None:
-        self._process.say("go")
+        self.say("go")
 
     def stop(self) -> tuple[list[Call], ClientReport]:
         """Stop, and return the calls and the final report."""
-        self._process.end_input()
-        report = msgspec.json.decode(self._process.line("{"), type=ClientReport)
-        self._process.popen.wait(30)
+        self.end_input()
+        report = msgspec.json.decode(self.line("{"), type=ClientReport)
+        self.popen.wait(30)
         return list(read_calls(self._out)), report
-
-
-@contextmanager
-def clients(plan: Plan, **variables: str) -> Iterator[Clients]:
-    """Run the clients in their own process."""
-    plan_file = Path(plan.out).with_suffix(".plan")
-    plan_file.write_bytes(msgspec.json.encode(plan))
-    with Process("drills.clients", plan_file, **variables) as process:
-        yield Clients(process, Path(plan.out))
 
 
 async def run(plan: Plan, out: IO[bytes]) -> int:
@@ -409,9 +394,10 @@ async def run(plan: Plan, out: IO[bytes]) -> int:
             # A delayed client does not catch up with a burst of calls.
             at = max(at + float(rng.exponential(plan.period_s)), time.perf_counter())
 
+    model, named = load(plan.model), ((kind, n) for kind, count in plan.counts.items() for n in range(count))
     callers = [
-        (client, itertools.count(NUMBERS_PER_CLIENT * index))
-        for index, client in enumerate(create_clients(plan, load(plan.model)))
+        (KINDS[kind](plan, model, f"{kind} {n}", n), itertools.count(NUMBERS_PER_CLIENT * index))
+        for index, (kind, n) in enumerate(named)
     ]
     for client, numbers in callers:
         with suppress(ValueError):

@@ -1,16 +1,21 @@
-"""Replicas of the service with a shared Redis, as an operator runs them: started, stopped and restarted."""
+"""The machine: stalls, priorities, resources of processes; and replicas of the service on it, as an operator runs them.
+
+They share a Redis, are started, stopped and restarted, and observed by probes, predictions, and their memory.
+"""
 
 from __future__ import annotations
 
 import http.client
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,10 +24,110 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.harness import SERVER_CORE
-from drills.machine import Footprint, footprint, low_priority, raise_priority
+from benchmarks.harness import SERVER_CORE, on_core, set_priority
+from benchmarks.load.child import Child
 from service.redis_server import RedisServer
 from system import free_port
+
+INTERVAL_S = 0.001
+STALL_S = 0.001
+"""A sleep longer by more than this is recorded as a stall."""
+
+MAX_GROWTH = {"mib": 32.0, "descriptors": 8, "threads": 8}
+"""A service fills its pools of threads and Redis connections once; a leak is of hundreds."""
+
+
+@contextmanager
+def repeating(check: Callable[[], object], every_s: float = 0.1) -> Iterator[None]:
+    """Repeat a check in a thread until the end of the block."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(every_s):
+            check()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def watching_stalls(*cores: int) -> Iterator[list[tuple[float, float]]]:
+    """Record stalls with a bare timer in a thread, on the given cores or those of the process.
+
+    Yield due time and actual end of each late sleep, by `time.perf_counter`.
+    """
+    stalls: list[tuple[float, float]] = []
+
+    def sleep() -> None:
+        os.sched_setaffinity(0, cores or os.sched_getaffinity(0))
+        due = time.perf_counter() + INTERVAL_S
+        pause(INTERVAL_S)
+        now = time.perf_counter()
+        if now - due > STALL_S:
+            stalls.append((due, now))
+
+    with repeating(sleep, 0.0):
+        yield stalls
+
+
+def pause(seconds: float) -> None:
+    """Sleep; unlike `time.sleep`, this also works under libfaketime."""
+    select.select((), (), (), seconds)
+
+
+@contextmanager
+def low_priority(core: int) -> Iterator[None]:
+    """Start the processes of the block on one core with normal priority."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    with on_core(core):
+        set_priority(real_time=False)
+        try:
+            yield
+        finally:
+            with suppress(PermissionError):
+                os.sched_setscheduler(0, policy, parameters)
+
+
+def raise_priority(pid: int) -> None:
+    """Raise a process to the scheduling policy and priority of this one."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(PermissionError):
+            os.sched_setscheduler(int(thread.name), policy, parameters)
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), os.getpriority(os.PRIO_PROCESS, 0))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    pid: int
+    mib: float
+    descriptors: int
+    threads: int
+
+
+def footprint(pid: int) -> Footprint:
+    """Return the resources of a process."""
+    here = Path(f"/proc/{pid}")
+    return Footprint(
+        pid, Child(pid, 0).resident_mib, len(list((here / "fd").iterdir())), len(list((here / "task").iterdir()))
+    )
+
+
+def leaks(before: Sequence[Footprint], after: Sequence[Footprint]) -> list[str]:
+    """Return the resources that grew between two observations; new processes are ignored."""
+    earlier = {each.pid: vars(each) for each in before}
+    return [
+        f"process {now.pid} has {getattr(now, name):.0f} {name}, {earlier[now.pid][name]:.0f} before"
+        for now in after
+        for name, growth in MAX_GROWTH.items()
+        if now.pid in earlier and getattr(now, name) > earlier[now.pid][name] + growth
+    ]
+
 
 START_S = 60.0
 
@@ -83,6 +188,77 @@ def wait_for(condition: Callable[[], bool], timeout_s: float) -> float | None:
             return None
         time.sleep(0.02)
     return time.perf_counter() - started
+
+
+@contextmanager
+def probing(*ports: int) -> Iterator[list[float]]:
+    """Request `/livez` on new connections, as an orchestrator does.
+
+    Yield the seconds until each probe was answered with 200; infinite if it was not.
+    """
+    latencies_s: list[float] = []
+
+    def probe() -> None:
+        for port in ports:
+            started, answered = time.perf_counter(), False
+            with suppress(OSError, http.client.HTTPException):
+                answered = request(port, "GET", "/livez", 5.0).status == 200
+            latencies_s.append(time.perf_counter() - started if answered else float("inf"))
+
+    with repeating(probe):
+        yield latencies_s
+
+
+@dataclass
+class Predictions:
+    """What a client of the predictions sees.
+
+    Attributes
+    ----------
+    latencies_s : seconds until each answer; infinite if there was none.
+    wrong : answers with other scores, and refusals other than 503.
+    shed : number of answers with 503.
+    """
+
+    latencies_s: list[float] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    shed: int = 0
+
+
+@contextmanager
+def predicting(port: int, body: bytes, expected: object, headers: Mapping[str, str]) -> Iterator[Predictions]:
+    """Request predictions on new connections by a body in JSON, and compare them with the expected scores."""
+    seen = Predictions()
+
+    def predict() -> None:
+        started = time.perf_counter()
+        try:
+            reply = request(port, "POST", "/predict", 5.0, body, {"Content-Type": "application/json", **headers})
+        except (OSError, http.client.HTTPException):
+            seen.latencies_s.append(float("inf"))
+            return
+        seen.latencies_s.append(time.perf_counter() - started)
+        if reply.status == 503:
+            seen.shed += 1
+        elif reply.status != 200 or reply.content["prediction"] != expected:
+            seen.wrong.append(f"{reply.status}: {str(reply.content)[:200]!r}")
+
+    with repeating(predict):
+        yield seen
+
+
+@contextmanager
+def measuring_memory(pid: int) -> Iterator[list[float]]:
+    """Yield the resident memory of a process in MiB, observed again and again."""
+    process = Child(pid, 0)
+    found = [process.resident_mib]
+
+    def observe() -> None:
+        with suppress(OSError):  # the process has ended, which is reported elsewhere
+            found.append(process.resident_mib)
+
+    with repeating(observe, 0.02):
+        yield found
 
 
 class Replica:

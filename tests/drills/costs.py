@@ -14,37 +14,30 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import msgspec
 import numpy as np
+import pandas as pd
 
 from anytime._linalg import single_blas_thread
-from anytime.features.expansion import Expansion
-from anytime.groups import load_groups
-from anytime.moments.accumulate import moments_of
-from anytime.target import Target
-from anytime.training.fit import fit, provenance
-from anytime.training.options import Options
+from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime_service.limits.table import FIELDS, HEADERS, IDS, NAME_LENGTH, NAMES, PAGES, TABLE, WAITING
-from benchmarks.deadlines import server_stats
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, script_options, violations
 from benchmarks.load.child import Child, server
 from benchmarks.load.frames import frame
 from drills.attacks.bodies import post_request
 from drills.attacks.frames import UPGRADE_REQUEST
 from drills.attacks.wire import connect, receive, send_all
-from drills.clients import Plan, clients
-from drills.cluster import metric
-from drills.machine import raise_priority
-from drills.monitors import measuring_memory
+from drills.clients import Clients, Plan
+from drills.cluster import measuring_memory, metric, raise_priority
 
 HELD_MIB, CONNECTIONS, ROUNDS = 128, 20, 5
 MAX_TURN_MS, MAX_LATE_MS, MAX_MIB, GROWTH_MIB = 20.0, 5.0, HELD_MIB + 64, 16.0
@@ -84,25 +77,22 @@ def save_models(folder: Path) -> list[Path]:
 
 def _save(path: Path, name: str, groups: int, size: int, classes: int = 0, levels: int = 0) -> None:
     rng = np.random.default_rng(0)
-    named = [
+    named: list[dict[str, Any]] = [
         {"name": f"g{g}", "features": [f"x{g}_{j}" for j in range(size)], "cost": 1.0 + g % 7} for g in range(groups)
     ]
-    bases = {"x0_0": {"basis": "categories", "levels": [f"level {i}" for i in range(levels)], "other": True}}
-    spec = load_groups({"cost_unit": "ms", "groups": named, **({"bases": bases} if levels else {})})
-    expansion = Expansion.of(spec)
-    rows = 2 * groups * size + 200
-    X = rng.standard_normal((rows, groups * size))
-    for j in expansion.categories:
-        X[:, j] = rng.integers(-1, levels, rows)
-    terms = expansion.expand(X)
-    scores = terms @ rng.standard_normal((terms.shape[1], max(classes, 1)))
-    target = Target("regression", ("y",))
+    X = pd.DataFrame(rng.standard_normal((2 * groups * size + 200, groups * size)))
+    X.columns = pd.Index([feature for each in named for feature in each["features"]])
+    y = X.to_numpy() @ rng.standard_normal(groups * size)
+    if levels:
+        X["x0_0"] = rng.choice([f"level {i}" for i in range(levels)], len(X))
     if classes:
-        scores = np.eye(classes)[np.concatenate([np.arange(classes), scores[classes:].argmax(axis=1)])]
-        target = Target("multiclass", ("y",), tuple(f"class {i}" for i in range(classes)))
+        y = np.array([f"class {i}" for i in rng.permutation(np.arange(len(X)) % classes)])
+    kind: Any = AnytimeClassifier if classes else AnytimeRegressor
     with single_blas_thread():
-        fitted = fit([moments_of(terms, scores)], spec, Options(alpha=0.01))
-        fitted.model(name, target, provenance(fitted, "memory")).save(path)
+        trainer = kind(
+            {"cost_unit": "ms", "groups": named}, family="gaussian", alpha=0.01, basis=None, cv=None, pairs=0
+        )
+        trainer.fit(X, y).save(path, name=name)
 
 
 Act = Callable[[int], None]
@@ -149,20 +139,17 @@ def driving(folder: Path) -> Iterator[Callable[[Drive, int], list[str]]]:
 def _run(child: Child, plan: Plan, idle_mib: float, drive: Drive, rounds: int) -> list[str]:
     """Drive one element; print the figures, and return the promises that it breaks."""
     before, residents = metric(child.port, HELD), list[float]()
-    with clients(plan) as others, measuring_memory(child.pid) as memory_mib:
+    with Clients(plan) as others, measuring_memory(child.pid) as memory_mib:
         others.await_ready()
-        server_stats(child)
+        child.measured()
         others.start()
         for _ in range(rounds):
-            threads = [Thread(target=_quietly, args=(drive.act, child.port)) for _ in range(CONNECTIONS)]
-            for each in threads:
-                each.start()
-            for each in threads:
-                each.join()
+            with ThreadPoolExecutor(CONNECTIONS) as pool:
+                list(pool.map(_quietly, [drive.act] * CONNECTIONS, [child.port] * CONNECTIONS))
             time.sleep(SETTLED_S)
             residents.append(child.resident_mib)
         calls, client_report = others.stop()
-    worked_ms = server_stats(child).worked_ms
+    worked_ms = child.measured().worked_ms
     until = time.monotonic() + RELEASED_S
     while (held := metric(child.port, HELD)) > before + LEFT_BYTES and time.monotonic() < until:
         time.sleep(SETTLED_S)  # the last predictions may still be open
@@ -249,12 +236,12 @@ def session(rows: int, model: str, waiters: int) -> Act:
     """Let some predictions wait for a session, and then post its groups."""
 
     def act(port: int) -> None:
-        with connect(port) as sock:
+        with connect(port) as sock, ExitStack() as stack:
             send_all(sock, post_request(msgspec.json.encode({"model": model, "rows": rows}), path="/sessions"))
             reply = receive(sock)[0].partition(b"\r\n\r\n")[2]
             with suppress(msgspec.DecodeError):
                 name = msgspec.json.decode(reply).get("id")
-                socks = [connect(port) for _ in range(waiters)]
+                socks = [stack.enter_context(connect(port)) for _ in range(waiters)]
                 for each in socks:
                     send_all(each, get(f"/sessions/{name}/predict?deadline_ms=2000"))
                 content = msgspec.msgpack.encode({f"g{i}": _packed(ones(rows, 2)) for i in range(5)})
@@ -264,8 +251,6 @@ def session(rows: int, model: str, waiters: int) -> Act:
                 with connect(port) as last:
                     send_all(last, f"DELETE /sessions/{name} HTTP/1.1\r\nHost: costs\r\n\r\n".encode())
                     receive(last)
-                for each in socks:
-                    each.close()
 
     return act
 

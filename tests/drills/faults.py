@@ -23,12 +23,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anytime.groups import write_groups
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
-from drills.cluster import Cluster, request, wait_for
-from drills.drill import NETWORK, Fault, Lengths, Report, bad_network, drill
+from drills.cluster import Cluster, low_priority, request, wait_for
+from drills.drill import NETWORK, Fault, Lengths, Report, Testbed, bad_network, drill, fake_clock, small_disk
 from drills.judging import Outcome, Served
-from drills.machine import low_priority
 from drills.relay import Relay
-from drills.testbed import Testbed, fake_clock, small_disk
 from service.redis_server import RedisServer
 
 

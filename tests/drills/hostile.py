@@ -23,14 +23,10 @@ from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Process, Table, conclude, flag, pin_to_core, script_options
 from benchmarks.load.models import saved_model
 from drills.attacks.attacker import ATTACKS, AttackResult, raise_file_limit
-from drills.calls import Call
-from drills.clients import Plan, clients
-from drills.cluster import Cluster, Replica, metric, wait_for
+from drills.clients import Clients, Plan
+from drills.cluster import Cluster, Replica, footprint, measuring_memory, metric, probing, wait_for, watching_stalls
 from drills.drill import unexpected
-from drills.judging import Oracle, Outcome, Served, Stalls
-from drills.machine import footprint, watching_stalls
-from drills.monitors import measuring_memory, probing
-from drills.trials import Bounds, Trial, faults_of
+from drills.judging import Bounds, Call, Oracle, Outcome, Served, Stalls, Trial, faults_of
 
 BODY_MIB, VALUES_MIB, MAX_CONNECTIONS = 1, 64, 10_500
 SETTINGS = {
@@ -106,7 +102,7 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
     with Cluster(folder, folder / "model.safetensors", SETTINGS, count=1) as cluster:
         port = cluster.ports[0]
         plan = Plan(str(cluster.model), str(folder / "calls.jsonl"), port, [port], COUNTS, [20.0, 50.0], PERIOD_S)
-        with clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
+        with Clients(plan) as load, Process("drills.attacks.attacker", port) as hostile, watching_stalls(0) as watched:
             load.await_ready()
             load.start()
             time.sleep(1.0)
@@ -125,7 +121,11 @@ def run_attacks(folder: Path, chosen: Sequence[int], length_s: float) -> Iterato
         started, ended = trial.period
         meanwhile = [call for call in calls if started <= call.started < ended]
         judge_others(trial, meanwhile, model, stalls, ATTACKS[number].full)
-        print_trial(trial)
+        shown = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
+        memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
+        probe = max(trial.probes_s, default=float("nan"))
+        print(TABLE.row(trial.name, trial.times, memory, trial.others_ms, trial.shed, probe) + f"  {shown}")
+        print(*(f"    BROKEN: {fault}\n" for fault in faults_of(trial)), sep="", end="", flush=True)
         yield trial
 
 
@@ -148,15 +148,6 @@ def judge_others(trial: Trial, calls: Sequence[Call], model: Model, stalls: Stal
     allowed = dict.fromkeys(COUNTS, frozenset({Outcome.REFUSED}))
     trial.others += [*wrong[:2], *unexpected(calls, allowed, {}, "others", stalls)]
     trial.shed = sum(call.shed and call.kind != full for call in calls)
-
-
-def print_trial(trial: Trial) -> None:
-    replies = ", ".join(f"{times} x {reply}" for reply, times in trial.received.most_common(5))
-    memory = f"{trial.worst_mib - trial.before_mib:+.0f} of {trial.max_mib - trial.before_mib:.0f}"
-    probe = max(trial.probes_s, default=float("nan"))
-    print(TABLE.row(trial.name, trial.times, memory, trial.others_ms, trial.shed, probe) + f"  {replies}")
-    for fault in faults_of(trial):
-        print(f"    BROKEN: {fault}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A steady load for half an hour: `python tests/drills/load.py [--minutes 30] [--quick] [--out load.csv]`.
 
-The service runs on one core, the load on another. First the capacity of the service and the cost of a prediction of the
-mix are measured; then 70% of that rate is requested over WebSocket, streamed POST and sessions, each with a deadline.
+The service runs on one core, the load on another. First the rate is found at which the service keeps its core 70% busy;
+then it is requested over WebSocket, streamed POST and sessions, each with a deadline.
 Lateness is compared with bare timers in the server's event loop, which separates stalls of the machine from a slow
 service. Exits with 1 if an answer is wrong or missing, if answers are more than a millisecond later than bare timers,
 or if memory or descriptors grow.
@@ -29,16 +29,24 @@ import numpy as np
 
 from anytime.model.model import Model
 from anytime.types import Policy
-from benchmarks.deadlines import server_stats
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, pin_to_core, script_options, violations
-from benchmarks.load.bindings import BareTimers, Binding, Sessions, Stream, StreamedPost, begin_all
-from benchmarks.load.child import Child, server
-from benchmarks.load.closed_loop import saturate_websocket
+from benchmarks.load.child import Child, ServerStats, server
 from benchmarks.load.engine import Load
-from benchmarks.load.instrumented import ServerStats
-from benchmarks.load.models import temporary_model, values_of
-from benchmarks.load.predictions import MAX_STALLED, STALLED, LoadPrediction, faults, plan_predictions
-from drills.machine import footprint, repeating
+from benchmarks.load.models import temporary_model
+from benchmarks.load.predictions import (
+    MAX_STALLED,
+    STALLED,
+    BareTimers,
+    Binding,
+    LoadPrediction,
+    Sessions,
+    Stream,
+    StreamedPost,
+    begin_all,
+    faults,
+    plan_predictions,
+)
+from drills.cluster import footprint, repeating
 
 CHECKED = 20
 """One in this many answers is checked against the library."""
@@ -96,7 +104,7 @@ class SteadyLoad:
 
     def run(self, length_s: float, on_sample: Callable[[Sample], None]) -> None:
         """Run the load, and wait for open predictions; `on_sample` is called with each sample."""
-        server_stats(self._child)
+        self._child.measured()
         self._started = time.perf_counter()
         self._before = (self._started, self._child.cpu_us, self.requests, self.answered)
         self._until = self._started + length_s
@@ -178,7 +186,7 @@ class SteadyLoad:
 
     def _measurements(self) -> ServerStats:
         """Return the server's measurements since the last call; recent stalls are retained."""
-        stats = server_stats(self._child)
+        stats = self._child.measured()
         self._stalls.append(stats.stalls)
         return stats
 
@@ -204,17 +212,12 @@ LATER_MS = 1.0
 """Lateness allowed beyond that of a bare timer, at the 99th percentile."""
 
 WARM_S = 180.0
-STEPS = 3
+FIRST_RATE, STEPS = 300.0, 3
 LOAD_LATE_MS = 2.0
 """Allowed lateness of the load generator, 99th percentile of a typical sample; above it the result is inconclusive."""
 
 UNMATCHED = 2
 """Growth allowed of server descriptors without a counterpart in the load."""
-
-WINDOW = 8
-"""Open predictions per connection that keep the server busy."""
-
-CAPACITY_WARM_S = 1.0
 
 FLAT = 0.05
 """Growth of a level, by the line and by the maximum, that still counts as flat."""
@@ -262,15 +265,7 @@ def find_rate(model: Model, child: Child, length_s: float) -> float:
 
     The cost of a prediction depends on the rate: at a low rate the server wakes for every message.
     """
-    rng = np.random.default_rng(5)
-    row = {name: values_of(model, name, rng) for name in model.places}
-    saturate_websocket(child.port, row, CAPACITY_WARM_S, WINDOW)
-    cpu = child.cpu_us
-    answered, took_s = saturate_websocket(child.port, row, length_s, WINDOW)
-    used_us, capacity = child.cpu_us - cpu, answered / took_s
-    cost = f"{used_us / answered:.0f} us of processor time each, its core {used_us / took_s / 1e6:.0%} busy"
-    print(f"WebSocket, JSON, 10 groups from begin to answer, 128 open: {capacity:.0f} predictions/s, {cost}")
-    rate = 0.05 * capacity
+    rate = FIRST_RATE
     for _ in range(STEPS):
         steady, cpu, started = SteadyLoad(model, child, rate), child.cpu_us, time.perf_counter()
         steady.run(length_s, lambda _: None)

@@ -34,13 +34,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, Table, conclude, flag, percentiles, script_options, set_priority, violations
-from benchmarks.load.child import Child, server
-from benchmarks.load.computing import DEADLINE_MS, TOTAL_MS, request
-from benchmarks.load.engine import Load
+from benchmarks.load.child import DEADLINE_MS, TOTAL_MS, Child, request, server
+from benchmarks.load.engine import Counts, Load, Posts, Probes, Requesting, Streams
 from benchmarks.load.frames import post
 from benchmarks.load.models import temporary_model, values_of
-from benchmarks.load.open_loop import Client, Counts, Posts, Probes, Streams
-from drills.machine import raise_priority
+from drills.cluster import raise_priority
 
 SENT = 10
 """Groups sent per prediction, half of those in the model."""
@@ -85,7 +83,7 @@ class Offering:
     """Clients of one kind that request predictions from a server."""
 
     child: Child
-    make: Callable[[Load, int], Client]
+    make: Callable[[Load, int], Requesting]
     seconds: float
     rng: np.random.Generator
 
@@ -107,7 +105,7 @@ class Offering:
         times = {"p50": p50, "p99": p99, "busy": busy, "slip": slip, "probe": worst}
         return {"a second": rate, "steps": counts.steps / max(counts.good, 1)} | found | times
 
-    def _run(self, load: Load, client: Client, rate: float, seconds: float) -> Counts:
+    def _run(self, load: Load, client: Requesting, rate: float, seconds: float) -> Counts:
         counts, now = Counts(), time.perf_counter()
         due = now + 0.01 + np.cumsum(self.rng.exponential(1.0 / rate, max(int(rate * seconds), 1)))
         for at in due.tolist():
@@ -158,7 +156,7 @@ class Drill:
     """
 
     title: str
-    make: Callable[[Load, int], Client]
+    make: Callable[[Load, int], Requesting]
     start: float
     binding: bool = True
 

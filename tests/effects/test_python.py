@@ -552,16 +552,14 @@ def test_every_parameter_has_a_row() -> None:
 
 
 def test_every_public_function_is_called() -> None:
-    functions = {name for name in anytime.__all__ if inspect.isfunction(getattr(anytime, name))}
-    assert functions <= set(FUNCTIONS)
+    assert {name for name in anytime.__all__ if inspect.isfunction(getattr(anytime, name))} <= set(FUNCTIONS)
     for kind in (AnytimeRegressor, AnytimeClassifier):
         own = {
             name
             for name, each in inspect.getmembers(kind, inspect.isfunction)
             if each.__module__ == "anytime.estimators"
         }
-        public = {f"{kind.__name__}.{name}" for name in own if not name.startswith("_")}
-        assert public <= set(FUNCTIONS)
+        assert {f"{kind.__name__}.{name}" for name in own if not name.startswith("_")} <= set(FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -774,7 +772,6 @@ def test_a_stated_basis_gives_the_same_terms_by_every_door(name: str, desk: Any)
     y, options = TRAIN["y"], {name: LINEAR[name] for name in ("cv", "min_level_rows", "alpha")}
     frame.assign(y=y).to_parquet("one.parquet")
     array = frame.to_numpy()
-    stated = {"groups": {"one": ["x0"]}, "bases": {"x0": basis}}
     found = {
         "frame": AnytimeRegressor(basis=basis, **options).fit(frame, y).model_,
         "array": AnytimeRegressor(basis=basis, **options).fit(array, y).model_,
@@ -782,7 +779,7 @@ def test_a_stated_basis_gives_the_same_terms_by_every_door(name: str, desk: Any)
         .partial_fit(array[:50], y[:50])
         .partial_fit(array[50:], y[50:])
         .model_,
-        "groups": AnytimeRegressor(stated, **options).fit(frame, y).model_,
+        "groups": AnytimeRegressor({"groups": {"one": ["x0"]}, "bases": {"x0": basis}}, **options).fit(frame, y).model_,
     }
     words = f"--target y --folds 3 --min-level-rows 10 --basis {basis} --out"
     with redirect_stderr(StringIO()), redirect_stdout(StringIO()):

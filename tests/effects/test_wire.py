@@ -720,10 +720,9 @@ def last(tables: Mapping[str, tuple[Any, ...]]) -> dict[str, Table]:
 
 
 def test_every_parameter_of_the_head_has_a_row() -> None:
-    document = create_app(ModelRegistry.of([trained_model()]), LIMITS).openapi()
     known = {
         f"{method} {path}": {each["name"] for each in operation.get("parameters", ()) if each["in"] != "path"}
-        for path, operations in document["paths"].items()
+        for path, operations in create_app(ModelRegistry.of([trained_model()]), LIMITS).openapi()["paths"].items()
         for method, operation in operations.items()
     }
     rows = {name: {*each} - {"Accept", "Content-Type"} for name, (_, each) in REQUESTS.items()}

@@ -82,17 +82,6 @@ def test_deviances_of_training_and_of_an_evaluation_are_those_of_scikit_learn() 
         assert evaluate(model, pd.DataFrame(X, columns=FEATURES).assign(y=target)).deviance == pytest.approx(wanted)
 
 
-# Penalties and folds.
-
-
-def test_rows_of_each_class_are_dealt_over_the_folds() -> None:
-    """Five rows of a class in five folds: one in each, however they stand."""
-    X, y = table(100)
-    reported = np.where(np.arange(100) < 5, "rare", np.where(y > 0, "up", "down"))
-    errors = [AnytimeClassifier(GROUPS, cv=5, random_state=seed).fit(X, reported).curve_.cv_error for seed in range(5)]
-    assert all(found is not None and np.isfinite(found).all() for found in errors)
-
-
 # Bad input of the estimators.
 
 
@@ -222,15 +211,3 @@ def test_a_negative_count_in_a_table_to_measure_on_is_told_by_its_row() -> None:
         lambda: evaluate(model, frame.assign(n=np.where(frame.index == 7, -3, COUNTS))),
         "target 'n' is -3 in row 7; expected counts, 0 or more",
     )
-
-
-@pytest.mark.parametrize("method", ["fr", "omp", "no-whiten"])
-def test_rare_events_order_the_groups_as_frequent_ones(method: Any) -> None:
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(500, 5))
-    events = 1e-9 * rng.poisson(np.exp(X[:, 3] + 0.5 * X[:, 1]))
-    fitted = AnytimeRegressor(family="poisson", method=method, alpha=1e-12, basis="linear", cv=None).fit(X, events)
-    assert fitted.sequence_[:2] == ["x3", "x1"]
-    ill = rng.random(500) < 1 / (1 + np.exp(-2 * X[:, 2]))
-    likely_well = AnytimeClassifier(method=method, alpha=1e-12, basis="linear", cv=None)
-    assert likely_well.fit(X, ill, np.where(ill, 1e-7, 1.0)).sequence_[0] == "x2"

@@ -45,14 +45,6 @@ def test_every_run_of_rows_has_every_fold_once(count: int, seed: int, rows: int)
 
 
 @quick()
-@given(counts, seeds, sizes)
-def test_batches_do_not_change_the_folds(count: int, seed: int, batches: list[int]) -> None:
-    batched = stream(count, seed)
-    folds = [fold for rows in batches for fold in batched.take(rows).tolist()]
-    assert folds == drawn(count, seed, sum(batches))
-
-
-@quick()
 @given(counts, seeds, st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=8), st.integers(0, 40))
 def test_rows_that_are_skipped_change_nothing_for_those_after(
     count: int, seed: int, walk: list[tuple[bool, int]], rows: int
@@ -144,8 +136,7 @@ def test_the_folds_of_parts_are_those_of_the_whole(kind: str, folds: int, seed: 
 def test_stratified_folds_are_balanced_in_each_class() -> None:
     labels = np.random.default_rng(0).choice(3, size=200, p=[0.7, 0.25, 0.05])
     whole = taken(FoldAssigner(4, 7, stratified=True), np.eye(3)[labels])
-    of_each = np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)])
-    assert np.ptp(of_each, axis=1).max() <= 1
+    assert np.ptp(np.array([np.bincount(whole[labels == label], minlength=4) for label in range(3)]), axis=1).max() <= 1
 
 
 def test_one_fold_needs_no_assignment() -> None:

@@ -181,12 +181,6 @@ def test_singletons_are_each_feature_at_cost_one() -> None:
     assert singletons(["x", "y"]) == load_groups({"groups": [group("x", ["x"]), group("y", ["y"])]})
 
 
-def test_groups_cannot_be_changed() -> None:
-    for part, name in ((LOADED.groups[0], "cost"), (LOADED, "cost_unit")):
-        with pytest.raises(ValueError, match="frozen"):
-            setattr(part, name, "ms")
-
-
 def test_a_pattern_stands_for_the_columns_that_no_group_names() -> None:
     groups = load_groups(
         {

@@ -10,9 +10,24 @@ from pathlib import Path
 import pytest
 from coverage import CoverageData
 
-from mutants.operators import OPERATORS, Mutant, mutants_of, mutated
 from mutants.reach import BUDGET_S, Reach, mirrored
-from mutants.run import EQUIVALENT, ROOT, Copy, Result, all_mutants, equivalent, one_line, report, sampled, sweep, tried
+from mutants.run import (
+    EQUIVALENT,
+    OPERATORS,
+    ROOT,
+    Copy,
+    Mutant,
+    Result,
+    all_mutants,
+    equivalent,
+    mutants_of,
+    mutated,
+    one_line,
+    report,
+    sampled,
+    sweep,
+    tried,
+)
 
 TOY = '''"""Toy."""
 

@@ -101,15 +101,6 @@ def test_the_best_of_all_sets_is_that_of_plain_search(costs: list[float], seed: 
         assert found.within(np.array([budget]))[0] == max(value for cost, value in sets if cost <= budget + 1e-9)
 
 
-def test_costs_are_drawn_in_turns() -> None:
-    rng = np.random.default_rng(0)
-    whole, any_cost = drawn_costs(rng, 12, 0), drawn_costs(rng, 12, 1)
-    assert (whole == np.round(whole)).all()
-    assert (whole == whole.min()).sum() >= 2
-    assert ((any_cost >= 1) & (any_cost <= 100)).all()
-    assert len(set(any_cost)) == 12
-
-
 def test_of_a_large_set_the_cheapest_groups_are_tried() -> None:
     data = load_set("mq2008", SETTING)
     few = cheapest(data, 7)
@@ -118,15 +109,6 @@ def test_of_a_large_set_the_cheapest_groups_are_tried() -> None:
     column = {feature: data.X[:, j] for j, feature in enumerate(data.groups.features)}
     np.testing.assert_array_equal(few.X, np.column_stack([column[feature] for feature in few.groups.features]))
     assert cheapest(few, 7) is few
-
-
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_every_problem_is_small_and_the_same_for_a_seed(name: ProblemName) -> None:
-    (_, gram, groups), (_, same_gram, same_groups) = (small_problem(SETTING, name, 5) for _ in range(2))
-    assert len(groups) == 5
-    assert groups == same_groups
-    np.testing.assert_array_equal(gram.S, same_gram.S)
-    assert gram.S.shape[1] == len(groups.features)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from anytime.types import Float
 from anytime_reproduction.experiment import Estimate, Section, Setting
-from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion, splits
+from anytime_reproduction.group_omp.boston import BOSTON, READINGS, TABLE_2, expansion
 from anytime_reproduction.group_omp.simulations import (
     DESIGNS,
     MEASURES,
@@ -23,13 +23,10 @@ from anytime_reproduction.group_omp.simulations import (
     Rows,
     by_name,
     f1,
-    group_lasso,
     group_omp,
     groups_with,
     held_out_errors,
-    lasso,
     model_errors,
-    ols,
     omp,
     row_names,
     trials,
@@ -52,10 +49,10 @@ def drawn(design: Design, rows: int, seed: int = 0) -> Rows:
 
 @pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
 def test_drawn_rows_have_the_moments_that_are_stated(design: Design) -> None:
-    rows = 40_000
+    rows = 10_000
     X = design.draw(np.random.default_rng(3), rows)
     # Every mean of products within six of its own standard errors, of which 2,500 are looked at.
-    error = np.einsum("ni,nj->nij", X[:4000], X[:4000]).std(axis=0) / np.sqrt(rows)
+    error = np.einsum("ni,nj->nij", X[:2000], X[:2000]).std(axis=0) / np.sqrt(rows)
     assert np.all(np.abs(X.T @ X / rows - design.second) <= 6 * error + 1e-12)
     assert np.all(np.abs(X.mean(axis=0) - design.mean) <= 6 * X.std(axis=0) / np.sqrt(rows))
 
@@ -132,51 +129,6 @@ def test_every_path_ends_at_least_squares_and_those_with_a_parameter_begin_with_
     # The penalised paths end at a ten-thousandth of the first penalty.
     np.testing.assert_allclose(rows.X @ path[-1], rows.X @ end, rtol=0, atol=2e-3 * np.abs(rows.y).max())
     assert method == "OLS" or not path[0].any()
-
-
-@pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
-def test_lasso_points_meet_the_conditions_of_their_optimum(design: Design) -> None:
-    rows = drawn(design, design.rows[0])
-    A = rows.X / rows.lengths
-    first = np.abs(A.T @ rows.y).max()
-    path = lasso(rows)
-    for w, penalty in zip(path[1::20], np.geomspace(first, 1e-4 * first, len(path))[1::20], strict=True):
-        slope = A.T @ (rows.y - rows.X @ w)
-        assert np.all(np.abs(slope) <= penalty + 1e-6 * first)
-        np.testing.assert_allclose(slope[w != 0], penalty * np.sign(w[w != 0]), rtol=0, atol=1e-6 * first)
-
-
-@pytest.mark.parametrize("root", [0.0, 0.5])
-@pytest.mark.parametrize("design", DESIGNS, ids=["1", "2", "3", "4"])
-def test_group_lasso_points_meet_the_conditions_of_their_optimum_on_orthonormalised_groups(
-    design: Design, root: float
-) -> None:
-    rows = drawn(design, design.rows[0])
-    Q, R = zip(*(np.linalg.qr(rows.X[:, columns]) for columns in rows.groups.slices), strict=True)
-    weights = np.array(design.sizes) ** root
-    slopes = [float(np.linalg.norm(q.T @ rows.y)) for q in Q]
-    first = float(np.max(np.array(slopes) / weights))
-    path = group_lasso(rows, root)
-    for w, penalty in zip(path[1::20], np.geomspace(first, 1e-4 * first, len(path))[1::20], strict=True):
-        residual = rows.y - rows.X @ w
-        for q, r, columns, weight in zip(Q, R, rows.groups.slices, weights, strict=True):
-            slope, along = q.T @ residual, r @ w[columns]
-            if along.any():
-                np.testing.assert_allclose(
-                    slope, penalty * weight * along / np.linalg.norm(along), rtol=0, atol=2e-3 * first
-                )
-            else:
-                assert np.linalg.norm(slope) <= penalty * weight + 2e-3 * first
-
-
-def test_a_copied_column_leaves_the_paths_finite_that_know_of_lost_rank() -> None:
-    rows = drawn(DESIGNS[1], 100)
-    X = rows.X.copy()
-    X[:, 1] = X[:, 0]
-    for method in (ols, group_lasso, group_omp):
-        path = method(Rows(X, rows.y, rows.groups))
-        assert np.isfinite(path).all()
-        assert np.mean((rows.y - X @ path[-1]) ** 2) < np.mean(rows.y**2)
 
 
 # Scores.
@@ -485,18 +437,10 @@ def test_batches_share_out_a_hundred_repetitions() -> None:
     runs = GROUP_OMP.runs(Setting())
     for name in VARIATIONS:
         mine = [run for run in runs if run.arguments["name"] == name]
-        repeated = [r.arguments["first"] + i for r in mine for i in range(r.arguments["count"])]
-        assert repeated == list(range(100))
+        assert [r.arguments["first"] + i for r in mine for i in range(r.arguments["count"])] == list(range(100))
     assert len({run.name for run in runs}) == len(runs)
     results: dict[str, Any] = {"a-b-0": {"x": [1]}, "a-0": {"x": [2]}, "a-1": {"x": [3, 4]}}
     assert by_name(results, ("a", "a-b")) == {"a": {"x": [2, 3, 4]}, "a-b": {"x": [1]}}
-
-
-def test_the_section_of_a_quick_run_has_its_tables() -> None:
-    results = {f"{name}-0": trials(QUICK, name, 0, 2) for name in VARIATIONS}
-    section = GROUP_OMP.section(QUICK, results)
-    assert {run.name for run in GROUP_OMP.runs(QUICK)} == set(results)
-    assert_complete(section)
 
 
 def test_expansion_leaves_a_binary_variable_alone() -> None:
@@ -506,27 +450,14 @@ def test_expansion_leaves_a_binary_variable_alone() -> None:
     np.testing.assert_array_equal(powers.expand(X), np.column_stack([X[:, 0], X[:, 1], X[:, 1] ** 2, X[:, 1] ** 3]))
 
 
-def test_boston_runs_on_the_stand_in_and_says_so() -> None:
+def test_boston_runs_on_the_stand_in_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anytime_reproduction.group_omp.simulations.PENALTIES", 20)
     results = {run.name: run.work(QUICK, **{**run.arguments, "count": 2}) for run in BOSTON.runs(QUICK)}
     section = BOSTON.section(QUICK, results)
     assert "diabetes" in section.findings[0].text
     assert not any("CHAS" in words for words in section.text)
     assert not any("published means lie" in f.text for f in section.findings)
     assert_complete(section)
-
-
-def test_no_choice_has_less_test_error_than_the_one_by_the_test_rows() -> None:
-    best, ours = (splits(QUICK, reading, 0, 2)["methods"] for reading in ("by-test", "read"))
-    for method in METHODS:
-        assert all(a <= b for a, b in zip(best[method]["error"], ours[method]["error"], strict=True))
-
-
-def test_powers_of_standardised_variables_span_the_same_groups() -> None:
-    # So that Group-OMP and OLS, which see only spans, err alike; the Lasso does not.
-    ours, other = (splits(QUICK, reading, 0, 2)["methods"] for reading in ("read", "standardised"))
-    for method in ("OLS", "Group-OMP"):
-        np.testing.assert_allclose(ours[method]["error"], other[method]["error"], rtol=1e-6)
-    assert ours["Lasso"]["error"] != other["Lasso"]["error"]
 
 
 def boston(

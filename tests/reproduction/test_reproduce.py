@@ -175,16 +175,6 @@ def test_figures_stand_beside_it_as_pages_that_name_their_lines(tmp_path: Path) 
     assert all(f">{words}<" in page for words in ("cost", "F", "A curve.", "1", "10"))
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    assert_refused(
-        lambda: write_report([(EXPERIMENT, section())], [], tmp_path / "file"),
-        "cannot write into ",
-        "file",
-        error=AnytimeError,
-    )
-
-
 def test_an_estimate_has_the_standard_error_of_the_mean() -> None:
     values = [1.0, 2.0, 4.0]
     estimate = Estimate.of(values)

@@ -115,19 +115,6 @@ def test_in_parallel_the_results_are_those_in_turn_runs_that_must_be_alone_come_
     assert processes - {str(os.getpid())}, "no other process executed a run"
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_run_that_fails_is_named_and_the_others_are_stored(tmp_path: Path, traces: Path, alone: bool) -> None:
-    broken = experiment(traces, run2={"work": failing, "alone": alone})
-    expected = "run 'run2' of experiment 'squares' failed: ZeroDivisionError: nothing to divide by"
-    with pytest.raises(RuntimeError, match=expected) as error:
-        results_of([broken], SETTING, tmp_path / "runs")
-    assert any("Traceback" in note for note in error.value.__notes__)
-    assert executed(traces) == [1, 3]
-    (traces / "fixed").touch()
-    assert results_of([broken], SETTING, tmp_path / "runs")["squares"]["run2"]["square"] == 4
-    assert executed(traces) == [1, 2, 3]
-
-
 def no_data(setting: Setting) -> dict[str, float]:
     raise AnytimeError("there is no data set")
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.cli.main import main
 from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
-from anytime.loaded import load
-from anytime.model.curve import timeliness
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram
@@ -25,7 +19,6 @@ from anytime.selection import Rule, sequence, sequencer
 from anytime.training.fit import fit
 from anytime.training.options import Options
 from anytime.types import Float
-from anytime_reproduction.comparison import compare
 from anytime_reproduction.lasso import sparse
 from anytime_reproduction.lasso.sparse import shrunken_curve, sparse_entries
 from models import literal
@@ -182,28 +175,6 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
     assert (np.diff(costs) >= 0).all()
 
 
-def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
-    groups = grouped([2, 1, 3, 2], [1, 2, 3, 0])
-    X, Y = table(5, groups, rows=120)
-    gram = Gram.of(moments_of(X[:80], Y[:80]))
-    held = gram.held_out_moments(moments_of(X[80:], Y[80:]))
-    compared = compare(gram, groups, 1e-4, held)
-    order = sequence(gram, groups, "sparse", 1e-4)
-    assert compared.train["Sparse"].explained_variance.tolist() == order.explained_variance.tolist()
-    assert compared.train["Sparse"].costs.tolist() == compared.test["Sparse"].costs.tolist() == order.costs.tolist()
-    path = sparse_entries(gram, groups).path
-    for side, moments, yy in ((compared.train, gram.own, gram.yy), (compared.test, held, held.yy)):
-        costs, by_response = shrunken_curve(path, groups, moments)
-        explained = by_response.sum(axis=1)
-        shrunken = side["Sparse (shrunken)"]
-        assert np.array_equal(shrunken.costs, costs)
-        assert np.array_equal(shrunken.explained_variance, explained)
-        assert shrunken.timeliness == timeliness(costs, explained, compared.stop, 0.5 * yy.sum())
-    # Shrunken weights explain no more of the training table than the best ones.
-    best = sequence(gram, groups, "sparse", 0.0).explained_variance[-1]
-    assert 0.9 * best < compared.train["Sparse (shrunken)"].explained_variance[-1] <= best
-
-
 # As a method
 
 
@@ -217,32 +188,3 @@ def test_compare_measures_sparse_refitted_and_shrunken_on_both_tables() -> None:
 )
 def test_what_does_not_go_with_sparse_is_refused(options: dict[str, Any], message: str) -> None:
     assert_refused(lambda: Options(method="sparse", **options), message, error=TrainingError)
-
-
-@pytest.fixture
-def desk(desk: Path) -> Path:
-    """A working directory with train.csv, groups.json and cheap.json, where the visit costs less."""
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a0", "a1", "b0", "c0"])
-    frame["y"] = frame["a0"] + 2 * frame["b0"] + 0.7 * frame["c0"] + 0.5 * rng.normal(size=60)
-    frame.to_csv("train.csv", index=False)
-    for name, visit in (("groups", 9.0), ("cheap", 0.1)):
-        groups = [
-            {"name": "a", "features": ["a0", "a1"], "cost": 2.0},
-            {"name": "visit", "features": [], "cost": visit},
-            {"name": "b", "features": ["b0"], "cost": 0.5, "requires": ["visit"]},
-            {"name": "c", "features": ["c0"], "cost": 1.0},
-        ]
-        Path(f"{name}.json").write_text(json.dumps({"cost_unit": "ms", "groups": groups}))
-    return desk
-
-
-@pytest.mark.usefixtures("desk")
-def test_the_command_line_trains_and_resequences_sparse() -> None:
-    train = ["train", "train.csv", "--target", "y", "--method", "sparse", "--alpha", "0.01"]
-    assert main([*train, "--groups", "groups.json", "--folds", "0", "--out", "m.safetensors"]) == 0
-    assert main([*train, "--groups", "cheap.json", "--folds", "0", "--out", "cheap.safetensors"]) == 0
-    assert main(["resequence", "m.safetensors", "--costs", "cheap.json", "--out", "new.safetensors"]) == 0
-    dear, cheap, new = (load(f"{name}.safetensors").manifest for name in ("m", "cheap", "new"))
-    assert (dear.method, dear.steps[-1].adds, cheap.steps[0].adds) == ("sparse", ("visit", "b"), ("visit", "b"))
-    assert new.steps == cheap.steps

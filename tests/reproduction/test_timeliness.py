@@ -29,14 +29,11 @@ from anytime_reproduction.uai.timeliness import (
     METHODS,
     ORDER,
     PROBLEMS,
-    PUBLISHED_1,
-    PUBLISHED_2,
     TABLE_1,
     TABLE_2,
     Claim,
     draw_curves,
     measure_groupings,
-    validated_alpha,
 )
 from anytime_reproduction.uai.training_time import (
     TRAINING_TIME,
@@ -77,11 +74,6 @@ def test_the_whole_interval_refutes_a_claim_and_one_of_more_also_needs_the_whole
     assert Claim("a", "b", strictly=strictly).judged(estimate) is verdict
 
 
-def test_the_published_numbers_bear_the_papers_order_out() -> None:
-    for published in (PUBLISHED_1, *PUBLISHED_2.values()):
-        assert all(published[claim.better] >= published[claim.worse] for claim in ORDER)
-
-
 @pytest.mark.usefixtures("smaller_stand_ins")
 def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
     found = measure_groupings(QUICK, "mq2008", 5, 2, 1e-5)
@@ -92,13 +84,6 @@ def test_a_grouping_is_the_mean_of_its_splits_by_every_method() -> None:
     for side in ("test", "train"):
         means = {m: np.mean([getattr(each, side)[m].timeliness for each in compared]) for m in COLUMNS}
         assert {method: found[side][method][0] for method in COLUMNS} == pytest.approx(means)
-
-
-def test_the_validated_penalty_helps_on_rows_held_out() -> None:
-    published = measure_groupings(QUICK, "yahoo_sample", 20, 1, 1e-5)
-    validated = measure_groupings(QUICK, "yahoo_sample", 20, 1, None)
-    assert validated["alpha"] == validated_alpha(QUICK, "yahoo_sample", 20) > 1e-5
-    assert validated["test"]["CS-G-FR"][0] >= published["test"]["CS-G-FR"][0] - 1e-3
 
 
 def fabricated(gap: float) -> Results:
@@ -118,27 +103,11 @@ def test_table_1_agrees_where_the_order_holds_and_differs_where_not() -> None:
     assert [finding.agrees for finding in TABLE_1.section(QUICK, fabricated(-0.01)).findings] == [False] * len(ORDER)
 
 
-@pytest.mark.usefixtures("smaller_stand_ins")
-def test_table_2_has_the_published_row_above_ours() -> None:
-    results = {
-        run.name: run.work(QUICK, **run.arguments) for run in TABLE_2.runs(QUICK) if run.name.startswith("yahoo-")
-    }
-    results |= {run.name: results["yahoo-5"] for run in TABLE_2.runs(QUICK) if run.name not in results}
-    table = next(table for table in TABLE_2.section(QUICK, results).tables if table.name == "table-2-yahoo")
-    assert [each.heading for each in table.columns] == [
-        *("method", "s=5 published", "s=5 stand-in", "s=20 published", "s=20 stand-in")
-    ]
-    assert [row[0] for row in table.rows] == list(COLUMNS)
-    assert table.rows[0][1] == 0.3188
-    assert isinstance(table.rows[0][2], Estimate)
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_without_real_data_only_the_stand_ins_are_measured(quick: bool) -> None:
     names = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(quick=quick))}
     assert names == {"yahoo", "yahoo-validated", "mq2008"}
-    with_data = {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(Path("data")))}
-    assert with_data == {*names, "kddcup99"}
+    assert {run.name.rsplit("-", 1)[0] for run in TABLE_2.runs(Setting(Path("data")))} == {*names, "kddcup99"}
 
 
 def test_a_lead_of_shrunken_weights_is_distinguished_from_one_of_their_order() -> None:
@@ -198,14 +167,6 @@ def test_a_claim_that_the_runs_do_not_refute_is_undecided_and_has_its_interval(m
     assert f"{difference.mean:+.4f} ({low:+.4f} to {high:+.4f}, 3 runs)" in undecided.text
 
 
-def test_verdicts_are_withheld_where_other_data_stand_in() -> None:
-    results = fabricated(0.01)
-    assert any(finding.agrees for finding in TABLE_1.section(QUICK, results).findings)
-    findings = TABLE_1.reported(QUICK, results).findings
-    assert findings[0].text == "Not a reproduction: no published data here (stand-ins for kddcup99)."
-    assert all(finding.verdict == "noted" for finding in findings)
-
-
 @pytest.mark.parametrize("quick", [True, False])
 def test_findings_on_stand_ins_have_no_word_of_a_verdict_and_name_the_sets_measured(quick: bool) -> None:
     setting = Setting(quick=quick)
@@ -250,13 +211,6 @@ def test_every_method_ends_where_all_groups_are_in(results: dict[str, Result]) -
         shrunken = ends.pop("Sparse (shrunken)")
         assert np.ptp(list(ends.values())) < 1e-8
         assert shrunken > 0.9 * ends["CS-G-FR"]
-
-
-def test_forward_regression_buys_most_in_the_first_step(results: dict[str, Result]) -> None:
-    for result in results.values():
-        greedy = {name: c for name, c in result["methods"].items() if name in METHODS}
-        density = {name: c["train"][1] / c["costs"][1] for name, c in greedy.items()}
-        assert density["CS-G-FR"] == pytest.approx(max(density.values()))
 
 
 def test_the_section_has_the_figures_of_the_paper(results: dict[str, Result]) -> None:

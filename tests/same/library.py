@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse
+from sklearn.model_selection import KFold
 
 import anytime
 from anytime.cli import main
@@ -148,6 +149,7 @@ ESTIMATOR: list[dict[str, Any]] = [
     {"basis": None, "min_level_rows": 5, "alpha": 0.02},
     {"cv": 0},
     {"cv": "many"},
+    {"cv": KFold(3), "basis": "linear"},
     {"random_state": None, "alpha": 0.01, "basis": "linear"},
     {"n_jobs": 2, "basis": "hinge:2"},
     {"class_weight": "uneven"},
@@ -334,7 +336,7 @@ class Probe:
         for given in ESTIMATOR:
             yield f"estimator/{self.task.name}/{given}", partial(self.estimator, given)
         yield f"model/{self.task.name}", self.model
-        for name in ("partial_fit", "matrices", "splitter", "weighted", "stored", "pieces"):
+        for name in ("partial_fit", "matrices", "stored", "pieces"):
             yield f"estimator/{self.task.name}/{name}", getattr(self, name)
 
     def fits(self, line: str) -> bool:
@@ -454,24 +456,6 @@ class Probe:
             "coef": fitted.coef_,
             "names": fitted.get_feature_names_out(),
             "predict": fitted.predict(X),
-        }
-
-    def splitter(self) -> Record:
-        """Learn with stated folds."""
-        X, y, further = self.rows("train")
-        folds = [
-            (np.flatnonzero(np.arange(len(X)) % 3 != k), np.flatnonzero(np.arange(len(X)) % 3 == k)) for k in range(3)
-        ]
-        return attempt(lambda: self.learned(self.make(cv=folds, basis="linear").fit(X, y, **further)))
-
-    def weighted(self) -> Record:
-        """Learn with weights, some of them zero, and refuse negative ones."""
-        X, y, further = self.rows("train")
-        given = {**further, "sample_weight": np.arange(len(X)) % 4}
-        wrong = {**further, "sample_weight": np.arange(len(X)) - 4.0}
-        return {
-            "valid": attempt(lambda: self.learned(self.make(alpha=0.01).fit(X, y, **given))),
-            "negative": attempt(lambda: self.make(alpha=0.01).fit(X, y, **wrong).sequence_),
         }
 
     def stored(self) -> Record:

@@ -430,13 +430,18 @@ def said(port: int, packed: bool, messages: list[Any], wait: Any) -> list[Any]:
 def open_cases(port: int) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the exchanges with the first server: its name, and what records it."""
     versions = {each["name"]: each["version"] for each in exchange(port, request("GET", "/models"))[0]["body"]}
+    bindings: dict[str, Callable[..., list[Any]]] = {
+        "POST JSON": partial(posted, port, JSON),
+        "POST MessagePack": partial(posted, port, MSGPACK),
+        "POST lines": partial(posted, port, NDJSON),
+        "session": partial(by_session, port),
+        "OIP": partial(inferred, port),
+        "stream JSON": partial(streamed, port, False),
+        "stream MessagePack": partial(streamed, port, True),
+    }
     for name, case in CASES.items():
-        for binding, form in (("JSON", JSON), ("MessagePack", MSGPACK), ("lines", NDJSON)):
-            yield f"POST {binding}/{name}", partial(posted, port, form, *case)
-        yield f"session/{name}", partial(by_session, port, *case)
-        yield f"OIP/{name}", partial(inferred, port, *case)
-        yield f"stream JSON/{name}", partial(streamed, port, False, *case)
-        yield f"stream MessagePack/{name}", partial(streamed, port, True, *case)
+        for binding, predict in bindings.items():
+            yield f"{binding}/{name}", partial(predict, *case)
     each_model = [f"{path}/{name}" for name in versions for path in ("/models", "/v2/models")]
     each_model += [f"/models/{name}/{more}" for name in versions for more in ("plan", "curve")]
     for path in [*GETS.split(), *each_model]:
@@ -519,24 +524,25 @@ def strict_cases(port: int) -> Iterator[tuple[str, Callable[[], Any]]]:
             f"limits/{name} of a session",
             partial(by_session, port, "clinic", {"scales": [[1]] * rows}, {"rows": rows}, reader),
         )
-    yield "limits/deadline", partial(posted, port, JSON, "clinic", {"scales": [1]}, {"deadline_ms": 60_000}, reader)
-    for place in range(3):
-        yield f"limits/session {place}", partial(exchange, port, request("POST", "/sessions", b"", reader))
-    yield "limits/head", partial(exchange, port, request("GET", "/livez", None, "X: " + "x" * 600))
     begun = f"POST /predict HTTP/1.1\r\nHost: same\r\n{kind}\r\n{reader}\r\n".encode()
-    yield "timeouts/head", partial(exchange, port, b"GET /livez HTTP/1.1\r\n")
-    yield "timeouts/body", partial(exchange, port, begun + b"Content-Length: 30\r\n\r\n{")
-    yield "timeouts/chunks", partial(exchange, port, begun + CHUNKED + chunk(b"{"))
-    yield "timeouts/idle", lambda: Connection(port).end()
     more = f"Sec-WebSocket-Protocol: anytime.v1\r\n{reader}\r\n"
-    yield "timeouts/idle stream", partial(stream, port, more=more, last={"type": "pause"})
-    yield "limits/large message", partial(stream, port, frame("x" * 500), more=more)
-    yield "limits/large packed message", partial(stream, port, frame(b"x" * 900, BINARY), more=more)
     many = {"type": "group", "id": 1, "group": "scales", "values": [1] * 30}
-    yield (
-        "limits/values of a message",
-        partial(stream, port, message({"type": "begin", "id": 1}), message(many), more=more),
-    )
+    cases: dict[str, Callable[[], Any]] = {
+        "limits/deadline": partial(posted, port, JSON, "clinic", {"scales": [1]}, {"deadline_ms": 60_000}, reader),
+        **{f"limits/session {n}": partial(exchange, port, request("POST", "/sessions", b"", reader)) for n in range(3)},
+        "limits/head": partial(exchange, port, request("GET", "/livez", None, "X: " + "x" * 600)),
+        "timeouts/head": partial(exchange, port, b"GET /livez HTTP/1.1\r\n"),
+        "timeouts/body": partial(exchange, port, begun + b"Content-Length: 30\r\n\r\n{"),
+        "timeouts/chunks": partial(exchange, port, begun + CHUNKED + chunk(b"{")),
+        "timeouts/idle": lambda: Connection(port).end(),
+        "timeouts/idle stream": partial(stream, port, more=more, last={"type": "pause"}),
+        "limits/large message": partial(stream, port, frame("x" * 500), more=more),
+        "limits/large packed message": partial(stream, port, frame(b"x" * 900, BINARY), more=more),
+        "limits/values of a message": partial(
+            stream, port, message({"type": "begin", "id": 1}), message(many), more=more
+        ),
+    }
+    yield from cases.items()
 
 
 def stopped(server: Server) -> dict[str, Any]:

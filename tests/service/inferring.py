@@ -11,8 +11,8 @@ import httpx
 import numpy as np
 
 from anytime.model.model import Model
+from anytime_service.schemas.messages import DATATYPES
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.schemas.values import DATATYPES
 from lazily import Lazy
 from service.serving import (
     LIKELIHOODS,

@@ -20,13 +20,18 @@ MARGIN_MS = 0.8
 
 
 class Work(NamedTuple):
-    """What a prediction costs, in milliseconds: its beginning, each of its groups, its answer, and not to begin it."""
+    """What a prediction costs, in milliseconds: its beginning, each of its groups, its answer, and not to begin it.
+
+    One without groups is answered in the lap that reads it if it is `direct`, as one that has arrived completely, and
+    in the next one otherwise. The loop sends what it has written at the end of a lap.
+    """
 
     begin: float
     group: float
     groups: int
     answer: float
     refuse: float
+    direct: bool = False
 
     @property
     def whole(self) -> float:
@@ -34,7 +39,8 @@ class Work(NamedTuple):
 
 
 STREAM = Work(begin=0.03, group=0.014, groups=10, answer=0.06, refuse=0.02)
-POST = Work(begin=0.013, group=0.0, groups=0, answer=0.137, refuse=0.013)
+POST = Work(begin=0.013, group=0.0, groups=0, answer=0.137, refuse=0.013, direct=True)
+WAITING = POST._replace(direct=False)
 
 
 @dataclass
@@ -59,7 +65,7 @@ class LoopModel:
     Parameters
     ----------
     load : tells, for each time, the share of the loop's capacity that is offered.
-    deadline_ms : of streams, whose groups come evenly until then; a POST is answered as soon as it has its turn.
+    deadline_ms : of all; the groups of streams come evenly until then.
     pauses : every so many milliseconds on average the machine stands still for so many.
     burst_ms : what is sent leaves its clients together, once in so long; 0 for when it is due.
     core : share of a core that the loop's thread is given; by its own time it works no more than that.
@@ -130,17 +136,22 @@ class LoopModel:
             self.admission.had_turn(self._now)
             self.admission.ended(self._now - asked)
             self.reported.answered.append((self._now, self._now - asked - self.deadline_ms))
-        arrived = self._now
+        arrived, written = self._now, list[float]()
         while self._inbox and self._inbox[0][0] <= arrived:
             at, _, begins = heapq.heappop(self._inbox)
             if not begins:
                 self._now += self.work.group
             elif self.admission.admits(self._now):
                 self._now += self.work.begin
-                self._begin(at)
+                if self.work.direct:
+                    self._now += self.work.answer
+                    written.append(at)
+                else:
+                    self._begin(at)
             else:
                 self._now += self.work.refuse
                 self.reported.refused.append(self._now)
+        self.reported.answered += [(self._now, self._now - asked - self.deadline_ms) for asked in written]
         while self._due and self._due[0][0] <= self._now:
             self._now += self.work.answer
             self.open -= 1

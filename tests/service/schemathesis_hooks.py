@@ -1,4 +1,4 @@
-"""What schemathesis has to know of this service; it is reported where this is, see `test_conformance`."""
+"""What schemathesis has to know of this service; it is reported where this is, see `test_openapi`."""
 
 from __future__ import annotations
 

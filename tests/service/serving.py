@@ -37,7 +37,7 @@ from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
 from anytime_service.schemas.problem import MEDIA_TYPE
-from anytime_service.server.run import bind, bind_side, build_server
+from anytime_service.server.run import Server, bind, bind_side
 from anytime_service.settings import Settings
 from waiting import WAIT_S, until
 
@@ -460,7 +460,7 @@ def running(
     with bind(settings) as listening, bind_side(settings) as side:
         if send_buffer is not None:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)  # its connections inherit it
-        server = build_server(app, settings, side)
+        server = Server(app, settings, side)
         server.config.loop = loop
         port: int = listening.getsockname()[1]
         side_port = None if side is None else side.getsockname()[1]

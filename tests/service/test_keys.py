@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime.errors import AnytimeError
+from anytime.errors import AnytimeError, EnvironmentFailure
+from anytime_service import keys
 from anytime_service.errors import KeysError
 from anytime_service.keys import MAX_KEY_BYTES, Key, KeyRing, read_keys
 from anytime_service.settings import load_settings
@@ -26,16 +28,18 @@ def right_of(ring: KeyRing, key: str) -> str | None:
     return None if found is None else found.scope
 
 
-@given(keys=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
-def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(keys: list[tuple[str, str, bool]]) -> None:
-    reported = [f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in keys]
+@given(stated=st.lists(st.tuples(clear, st.sampled_from(["", "predict:", "admin:"]), st.booleans()), min_size=1))
+def test_each_key_that_is_told_holds_in_its_scope_and_no_other_key(stated: list[tuple[str, str, bool]]) -> None:
+    reported = [
+        f"{scope}sha256:{sha256(k.encode()).hexdigest()}" if hashed else scope + k for k, scope, hashed in stated
+    ]
     ring = KeyRing(read_keys(",".join(reported)))
-    for key, _, _ in keys:
-        widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in keys) else "predict"
+    for key, _, _ in stated:
+        widest = "admin" if any(k == key and scope == "admin:" for k, scope, _ in stated) else "predict"
         assert right_of(ring, key) == widest
-        assert right_of(ring, key + "x") is None or key + "x" in {other for other, _, _ in keys}
+        assert right_of(ring, key + "x") is None or key + "x" in {other for other, _, _ in stated}
     assert ring.find(b"") is None
-    assert ring.find(sha256(keys[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
+    assert ring.find(sha256(stated[0][0].encode()).hexdigest().encode()) is None, "a hash is not its key"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,14 @@ def test_a_pipe_is_an_error_and_nothing_waits_for_it(file: Path, swapped: bool) 
     with pytest.raises(KeysError, match=r"cannot read key file .*: it is a pipe or a device"):
         ring.read() if swapped else KeyRing((), file)
     assert ring.find(SECRET.encode())
+
+
+def test_keys_hold_while_the_machine_cannot_read_their_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(SECRET)
+    ring = KeyRing((), file)
+    monkeypatch.setattr(keys, "read_text", Mock(side_effect=EnvironmentFailure("too many open files")))
+    ring.reload()
+    assert right_of(ring, SECRET) == "predict"
 
 
 def test_keys_are_parsed_again_only_when_the_file_has_another_content(file: Path) -> None:

@@ -52,7 +52,7 @@ Basis = Annotated[
     str | None,
     typer.Option(
         help=f"Turn each column of a fitting type into terms by this basis: {', '.join(_BASES)}. auto chooses linear, "
-        "or hinges at 1, 3 or 7 quantiles, perhaps with levels of its common values, by the cross-validated error; "
+        "or hinges at 1, 3, 7 or 63 quantiles, perhaps with levels of its common values, by the cross-validated error; "
         "without folds it is linear. The default of `moments` and `basis` is linear.",
         autocompletion=candidates(*_BASES),
     ),

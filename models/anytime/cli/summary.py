@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anytime.errors import clipped, listed
+from anytime.features.bases import FINEST, OCTILES
 from anytime.model.manifest import Candidate, Selected, Stopped
 from anytime.model.model import Model, at_least
 from anytime.tabulated import SHARE, Series, Tabulated, shown
@@ -129,7 +130,7 @@ def _selected(selected: Selected) -> str:
     least.pop((selected.hinges, selected.clamp), None)
     simple = [each for key, each in least.items() if key in ((0, "off"), (0, None), (None, "off"))]
     compared = [selected, *[*simple, *least.values()][:1]]
-    hinges = {None: "", 0: "straight lines", 1: "curves of 1 hinge"}
+    hinges = {None: "", 0: "straight lines", 1: "curves of 1 hinge", FINEST: f"curves of {OCTILES} or {FINEST} hinges"}
     clamps = {None: "", "off": "not clamped", "range": "clamped to the training range", "outliers": "outliers clamped"}
     names = [
         ", ".join(filter(None, (hinges.get(each.hinges, f"curves of {each.hinges} hinges"), clamps[each.clamp])))

@@ -328,6 +328,14 @@ class Expansion(Columns):
         return np.unique([j for of, (start, stop) in spans if used[start:stop].any() for j in of]).astype(np.intp)
 
     @cached_property
+    def keys(self) -> tuple[object, ...]:
+        """Return what each term is, whatever its name: where there are more levels, names have more digits."""
+        return (
+            *((column.name, term._replace(suffix="")) for column in self.columns for term in column.terms),
+            *chain.from_iterable(each.terms for each in self.products),
+        )
+
+    @cached_property
     def plain(self) -> Expansion:
         """Return the expansion without indicators of missing values."""
         if not self.indicated:

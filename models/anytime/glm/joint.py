@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -287,7 +287,8 @@ class JointFits:
         """Return the deviance of the optimum on one fold, infinite without an optimum."""
         train, varies = self._trains[f], self._varies[f, :, 0]
         view = train.view(self._columns[varies[1:]])
-        theta, stop = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0), EXACT if self._ending.precise else ROUGH
+        theta, decrement = np.nan_to_num(self.thetas[f], posinf=0.0, neginf=0.0), self._ending.decrement
+        stop = replace(EXACT, decrement=decrement * ROUGH.decrement) if self._ending.precise else ROUGH
         try:
             theta[varies] = optimum(view, alpha, theta[varies], self._scale, stop=stop).theta
         except TrainingError:

@@ -4,6 +4,8 @@ Values are float64, feature by feature, whatever the dtype of the input, and tak
 numbers. Beyond `HELD_BYTES` they are in a mapped temporary file, whose memory is released after each use. A block has
 its rows as columns, so that the features of a prefix are contiguous. Its first row is ones, for the intercept. Where
 many rows of a block are equal, it stores them once, with their sum of weights: losses and derivatives are the same.
+Features that are 0 in nearly all rows, as indicators of rare levels are, are sparse: a block stores their difference
+from their value at 0. A pass takes about as long as without them.
 
 A pass visits the blocks in threads, with BLAS limited to one thread by the caller. Predictors are stored, so the
 line search of a Newton step needs no pass. Sums are accumulated in the order of the blocks and do not depend on the
@@ -23,6 +25,7 @@ from operator import iadd
 from typing import IO, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from anytime.errors import TableError, file_error
 from anytime.features.expansion import Expansion
@@ -41,6 +44,9 @@ HELD_BYTES = 3 * 2**27
 REPEATED = 0.1
 """Least share of the rows of a block that must repeat others to store equal rows once."""
 
+SPARSE_SHARE, MIN_SPARSE = 0.05, 32
+"""Largest share of the rows in which a sparse feature is not 0, and least number of sparse features."""
+
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
@@ -56,6 +62,8 @@ class RowBlock:
         (rows,) the number of equal rows of the table that each row stands for; None if it is 1 for all.
     mapped : mmap.mmap | None
         The part of the temporary file that stores Z, or None.
+    sparse, at_zero
+        (rows, R) the sparse features, which are not in Z, less `at_zero` (R,), their values at 0 in standard units.
     """
 
     Z: Float
@@ -65,6 +73,8 @@ class RowBlock:
     gaps: dict[int, Bool]
     counts: Float | None = None
     mapped: mmap.mmap | None = None
+    sparse: Any = None
+    at_zero: Float = field(default_factory=lambda: np.empty(0))
     _tiled: dict[int, Float] = field(default_factory=dict)
 
     @cached_property
@@ -72,11 +82,23 @@ class RowBlock:
         """Return the block in single precision, unless it is mapped."""
         if self.mapped is not None or self.Z.dtype == np.float32:
             return self
-        return replace(self, Z=self.Z.astype(np.float32), Y=self.Y.astype(np.float32, order="F"), _tiled={})
+        return replace(
+            self,
+            Z=self.Z.astype(np.float32),
+            Y=self.Y.astype(np.float32, order="F"),
+            sparse=None if self.sparse is None else self.sparse.astype(np.float32),
+            _tiled={},
+        )
 
-    def in_order(self, columns: Index) -> RowBlock:
-        """Return the block with some columns only, in that order."""
-        return replace(self, Z=self.Z[np.append(0, columns + 1)], _tiled={})
+    def in_order(self, columns: Index, apart: Index) -> RowBlock:
+        """Return the block with some columns of Z and of the sparse features only, in that order."""
+        return replace(
+            self,
+            Z=self.Z[np.append(0, columns + 1)],
+            sparse=None if self.sparse is None else self.sparse[:, apart],
+            at_zero=self.at_zero[apart],
+            _tiled={},
+        )
 
     @cached_property
     def ignored(self) -> Index:
@@ -147,9 +169,12 @@ class RowBlock:
 
     def part(self, rows: slice) -> RowBlock:
         """Return some of the rows, as views."""
-        weights, folds, counts = (rows_of(each, rows) for each in (self.weights, self.folds, self.counts))
+        weights, folds, counts, sparse = (
+            rows_of(each, rows) for each in (self.weights, self.folds, self.counts, self.sparse)
+        )
         gaps = {j: missing[rows] for j, missing in self.gaps.items()}
-        return RowBlock(self.Z[:, rows], self.Y[rows], weights, folds, gaps, counts, self.mapped)
+        Z, Y = self.Z[:, rows], self.Y[rows]
+        return RowBlock(Z, Y, weights, folds, gaps, counts, self.mapped, sparse, self.at_zero)
 
     def spans(self, folds: Sequence[HeldOutRows]) -> Iterator[tuple[slice, int]]:
         """Yield disjoint spans of all rows, in order, each with the place of the fold that it is inside, or -1."""
@@ -194,6 +219,32 @@ def row_blocks_of(
         if file is not None:
             file.close()  # the maps remain valid
     return tuple(row_blocks)
+
+
+def with_sparse(row_blocks: Sequence[RowBlock], gram: Gram) -> tuple[tuple[RowBlock, ...], Index | None]:
+    """Return blocks whose sparse features are apart, and `places` of their design; as they are if there are few.
+
+    Features with missing values stay where they are, and so do all features of mapped blocks.
+    """
+    at_zero = -gram.x_mean / gram.x_scale
+    counts = sum(
+        np.count_nonzero(each.Z[1:] != at_zero[:, np.newaxis], axis=1) for each in row_blocks if each.mapped is None
+    )
+    is_sparse = (counts <= SPARSE_SHARE * sum(len(each.Y) for each in row_blocks)) & ~gram.constant
+    is_sparse[np.unique([j for each in row_blocks for j in each.gaps]).astype(np.intp)] = False
+    if np.count_nonzero(is_sparse) < MIN_SPARSE or any(each.mapped is not None for each in row_blocks):
+        return tuple(row_blocks), None
+    columns, at_zero = np.append(True, ~is_sparse), at_zero[is_sparse]
+    apart = [csr_array((each.Z[~columns] - at_zero[:, np.newaxis]).T) for each in row_blocks]
+    return tuple(
+        replace(each, Z=each.Z[columns], sparse=own, at_zero=at_zero)
+        for each, own in zip(row_blocks, apart, strict=True)
+    ), _places(is_sparse)
+
+
+def _places(is_sparse: Bool) -> Index:
+    """Return the places of features in blocks, as those of `BlockDesign`."""
+    return np.where(is_sparse, -np.cumsum(is_sparse, dtype=np.intp), np.cumsum(~is_sparse, dtype=np.intp) - 1)
 
 
 def _cut(block: Block) -> Iterator[Block]:
@@ -242,7 +293,7 @@ SMALL_PRODUCT, MIN_PIECE = 10**6, 500
 """Number of products up to which OpenBLAS multiplies matrices without copies of them, and least number of rows to split
 off for that: the gradients of 20,000 rows x 60 columns for 5 folds take a fourth of the time."""
 
-OWN = 160
+OWN = 320
 """Maximum number of columns for which each score has a weighted Gram matrix of its own: those of more would take longer
 than the products that they save."""
 
@@ -253,7 +304,8 @@ T = TypeVar("T")
 class BlockDesign(Design):
     """Rows stored in this process, in the standard units of the whole table.
 
-    `places` (D,) are the places of the columns in the blocks, if these are in another order.
+    `places` (D,) are the places of the columns in the blocks, if these are in another order or some are sparse: -1 - k
+    is the place k among the sparse ones.
     """
 
     row_blocks: tuple[RowBlock, ...] = ()
@@ -273,9 +325,15 @@ class BlockDesign(Design):
     def in_order(self, columns: Index) -> Self:
         if any(row_block.mapped is not None for row_block in self.row_blocks):
             return self
-        places = np.zeros(len(self.ridge), dtype=np.intp)
-        places[columns] = np.arange(len(columns))
-        return replace(self, row_blocks=tuple(each.in_order(columns) for each in self.row_blocks), places=places)
+        places, own = np.zeros(len(self.ridge), dtype=np.intp), self.placed(columns)
+        apart = own < 0
+        places[columns] = _places(apart)
+        blocks = tuple(each.in_order(own[~apart], -1 - own[apart]) for each in self.row_blocks)
+        return replace(self, row_blocks=blocks, places=places)
+
+    def placed(self, columns: Index) -> Index:
+        """Return the places of some columns."""
+        return columns if self.places is None else self.places[columns]
 
     def stored_as(self, other: Self) -> Self:
         return replace(self, row_blocks=other.row_blocks, places=other.places)
@@ -306,7 +364,12 @@ class BlockView(View):
         super().__init__(design, columns)
         self.design: BlockDesign = design
         self.row_blocks = design.training
-        self._runs = _runs(np.append(0, 1 + (columns if design.places is None else design.places[columns])))
+        places = design.placed(columns)
+        self._runs = _runs(np.append(0, 1 + places[places >= 0]))
+        # The coefficients of Z come first in sums, then those of the sparse features, whose places these are.
+        self._first, self._apart = 1 + int((places >= 0).sum()), -1 - places[places < 0]
+        self._stored = np.concatenate([[0], 1 + np.flatnonzero(places >= 0), 1 + np.flatnonzero(places < 0)])
+        self._order = np.argsort(self._stored)
 
     def predictors(self, theta: Float) -> Predictors:
         """Return the linear predictors of all rows at coefficients (d + 1, Q), 0 where the weight is 0: one pass."""
@@ -373,7 +436,7 @@ class BlockView(View):
         lacking, missing, means = self._gaps_of_folds(row_block, folds)
         excess = np.zeros(F)
         scores, held = np.zeros((2, F, self.width, Q))
-        eta = self._times(packed, Z)
+        eta = self._times(packed, row_block)
         by_fold = eta.reshape(Q, F, n)
         if len(lacking):
             by_fold += (means[:, :, np.newaxis] * thetas[:, lacking]).transpose(2, 0, 1).astype(Z.dtype) @ missing
@@ -389,15 +452,16 @@ class BlockView(View):
                 excess[inside] -= self.design.saturated[number][rows].sum()
                 loss[inside, rows] = 0.0
             part = residual[:, :, rows]
-            sums = self._against(part.reshape(Q * F, -1), Z[:, rows]).reshape(Q, F, -1).transpose(1, 2, 0)
+            sums = self._against(part.reshape(Q * F, -1), row_block.part(rows)).reshape(Q, F, -1).transpose(1, 2, 0)
             if len(lacking):
                 sums[:, lacking] += means[:, :, np.newaxis] * (part @ missing[:, rows].T).transpose(1, 2, 0)
             for f in range(F):
                 (held if f == inside else scores)[f] += sums[f]
         return loss.sum(axis=1, dtype=np.float64), scores, 2.0 * excess, held
 
-    def _times(self, theta: Float, Z: Float) -> Float:
+    def _times(self, theta: Float, row_block: RowBlock) -> Float:
         """Return theta (m, d + 1) times the rows of the view (m, rows), run by run, without a copy of these."""
+        Z, theta = row_block.Z, theta[:, self._stored] if len(self._apart) else theta
         product = np.empty((len(theta), Z.shape[1]), Z.dtype)
         for number, (to, out_of) in enumerate(self._runs):
             for rows in _pieces(Z.shape[1], len(theta) * (to.stop - to.start)):
@@ -405,17 +469,25 @@ class BlockView(View):
                     np.matmul(theta[:, to], Z[out_of, rows], out=product[:, rows])
                 else:
                     product[:, rows] += theta[:, to] @ Z[out_of, rows]
+        if len(self._apart):
+            apart = np.zeros((len(row_block.at_zero), len(theta)), Z.dtype)
+            apart[self._apart] = theta[:, self._first :].T
+            product += (row_block.sparse @ apart).T + (row_block.at_zero @ apart)[:, np.newaxis]
         return product
 
-    def _against(self, residual: Float, Z: Float) -> Float:
+    def _against(self, residual: Float, row_block: RowBlock) -> Float:
         """Return residual (m, rows) times the rows of the view, transposed: (m, d + 1)."""
-        product = np.zeros((len(residual), self.width))
+        Z, product = row_block.Z, np.zeros((len(residual), self.width))
         for to, out_of in self._runs:
             for rows in _pieces(Z.shape[1], len(residual) * (to.stop - to.start)):
                 if Z.dtype == np.float32:  # half the time, of some coefficients, and longer in double precision
                     product[:, to] += (Z[out_of, rows] @ residual[:, rows].T).T
                 else:
                     product[:, to] += residual[:, rows] @ Z[out_of, rows].T
+        if len(self._apart):
+            apart = (row_block.sparse.T @ residual.T).T + product[:, :1] * row_block.at_zero
+            product[:, self._first :] = apart[:, self._apart]
+            product = product[:, self._order]
         return product
 
     @np.errstate(all="ignore")  # solvers of values that are not finite are not used
@@ -453,21 +525,22 @@ class BlockView(View):
         yield from in_threads(run, range(len(row_blocks)), 1 if values < MIN_PARALLEL_VALUES else n_jobs)
 
     def _chunks(self, row_block: RowBlock, part: slice) -> Iterator[tuple[Float, slice]]:
-        """Yield Z (d + 1, rows) of the chunks of some rows of a block; each is valid until the next."""
+        """Yield Z of the chunks of some rows of a block, without sparse features; each is valid until the next."""
         Z, gaps, dtype = row_block.Z, self._gaps(row_block), self.design.dtype
-        step = min(max(256, CHUNK_VALUES // self.width, self.width), part.stop - part.start)
+        width = self._first
+        step = min(max(256, CHUNK_VALUES // width, width), part.stop - part.start)
         plain = len(self._runs) == 1 and not gaps and dtype == Z.dtype
-        buffer = None if plain else np.empty((self.width, step), dtype)
+        buffer = None if plain else np.empty((width, step), dtype)
         for start in range(part.start, part.stop, step):
             rows = slice(start, min(start + step, part.stop))
             if buffer is None:
-                yield Z[: self.width, rows], rows
+                yield Z[:width, rows], rows
                 continue
             chunk = buffer[:, : rows.stop - start]
             for to, out_of in self._runs:
                 chunk[to] = Z[out_of, rows]
             for row, missing, mean in gaps:
-                chunk[row, missing[rows]] = mean
+                chunk[self._order[row], missing[rows]] = mean
             yield chunk, rows
 
     def _gaps(self, row_block: RowBlock) -> list[tuple[int, Bool, float]]:
@@ -491,8 +564,7 @@ class BlockView(View):
         An extreme row may have an infinite loss, which times a weight of 0 would be NaN. Columns of the result are
         contiguous: sums over Q numbers of each row take a third of the time.
         """
-        Z = row_block.Z
-        eta = self._times(theta.T.astype(Z.dtype, copy=False), Z).T
+        eta = self._times(theta.T.astype(row_block.Z.dtype, copy=False), row_block).T
         for row, missing, mean in self._gaps(row_block):
             eta[missing] += mean * theta[row]
         eta[row_block.ignored] = 0.0
@@ -500,7 +572,7 @@ class BlockView(View):
 
     def _score(self, row_block: RowBlock, residual: Float) -> Float:
         """Return Z residual (d + 1, Q) of a block, run by run, without a copy."""
-        score = self._against(residual.T.astype(row_block.Z.dtype, copy=False), row_block.Z).T
+        score = self._against(residual.T.astype(row_block.Z.dtype, copy=False), row_block).T
         for row, missing, mean in self._gaps(row_block):
             score[row] += mean * residual[missing].sum(axis=0)
         return score
@@ -526,14 +598,27 @@ class BlockView(View):
         """
         w = row_block.weights
 
+        first, at_zero = self._first, row_block.at_zero[self._apart]
+
         @np.errstate(all="ignore")  # in a thread of its own
         def of_part(part: slice) -> Float:
             sums = np.zeros((count, self.width, self.width))
             for Z, rows in self._chunks(row_block, part):
+                apart = row_block.sparse[rows][:, self._apart] if len(at_zero) else None
                 for k, weights in enumerate(weights_of(eta[rows], row_block.Y[rows])):
                     own = np.maximum(weights if w is None else weights * w[rows], 0.0)  # negative by rounding only
                     B = Z * np.sqrt(own).astype(Z.dtype)  # numpy recognises BB' and computes half of it
-                    sums[k] += B @ B.T
+                    sums[k, :first, :first] += B @ B.T
+                    if apart is not None:
+                        weighted = apart.copy()
+                        weighted.data *= np.repeat(own, np.diff(apart.indptr))
+                        sums[k, first:, :first] += weighted.T @ Z.T
+                        sums[k, first:, first:] += (weighted.T @ apart).toarray()
+            if len(at_zero):
+                sums[:, :first, first:] = sums[:, first:, :first].transpose(0, 2, 1)
+                sums[:, first:] += at_zero[:, np.newaxis] * sums[:, :1]
+                sums[:, :, first:] += sums[:, :, :1] * at_zero
+                sums = sums[:, self._order[:, np.newaxis], self._order]
             return sums
 
         size = count * self.width**2

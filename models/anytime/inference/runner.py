@@ -242,13 +242,9 @@ class Runner(Generic[Answers]):
         tasks = list(chain.from_iterable(self._plan(None)))
         for count, measured in ((max(self._workers.count, 1), False), (1, True)):
             runs = [_Run(self, math.inf, measured=measured, stores=False) for _ in range(count)]
-            extractions = [Extraction(tasks, x, run.receive) for run in runs]
-            for extraction in extractions:
-                self._workers.start(extraction)
-            for run, extraction in zip(runs, extractions, strict=True):
-                extraction.wait(math.inf)
-                for prediction in run.predictions:
-                    prediction.answer()
+            self._workers.compute_all(tasks, x, [run.receive for run in runs])
+            for prediction in chain.from_iterable(run.predictions for run in runs):
+                prediction.answer()
 
     def __repr__(self) -> str:
         return f"<Runner of {', '.join(model.name for model in self.models)}>"

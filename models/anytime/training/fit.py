@@ -18,6 +18,7 @@ from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
+from anytime.features.bases import OCTILES
 from anytime.features.bases import Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
@@ -46,8 +47,9 @@ from anytime.training.options import Options
 from anytime.training.pairs import Rows, with_pairs
 from anytime.types import Float, Index
 
-WORSE_ERRORS, WORSE_SHARE = 2.0, 0.1
-"""A prefix is worse than a shorter one by this number of standard errors, or by this share of the error."""
+WORSE_ERRORS, WORSE_SHARE, WORSE_PART = 2.0, 0.1, 1e-6
+"""A prefix is worse than a shorter one by this number of standard errors, or by this share of the error, and by this
+part of the base rate's error."""
 
 LARGEST_SHARE = 0.1
 """Share of the prefixes with the largest penalty of the grid from which that is a warning."""
@@ -241,8 +243,14 @@ def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> 
     return candidates if paired is None else Candidates(paired[0], candidates.choice, paired[1:])
 
 
-def _problem(terms: Terms, options: Options, observed: Observations | None) -> Problem[Any, Any]:
-    return LeastSquares(terms, options) if observed is None else Likelihood(terms, options, observed)
+def _problem(terms: Terms, first: Terms, options: Options, observed: Observations | None) -> LeastSquares | Likelihood:
+    """Return the problem of some terms, of which the `first` are the simple ones."""
+    simple = None if terms is first else first
+    return (
+        LeastSquares(terms, options, simple=simple)
+        if observed is None
+        else Likelihood(terms, options, observed, simple=simple)
+    )
 
 
 def fit(
@@ -298,25 +306,28 @@ def fit(
         if expansion is None:
             found = selected_terms(whole, partial(LeastSquares, options=options))
             choices = [found.best]
-            if found.best.levels and observed is not None:  # a likelihood may need no levels
-                choices = [found.best._replace(levels=0), found.best]
+            if observed is not None:  # a likelihood may need neither levels nor finer curves
+                curves = found.best._replace(levels=found.best.levels and 0)
+                octiles = curves._replace(size=curves.size and min(curves.size, OCTILES))
+                choices = [*dict.fromkeys((octiles, curves, found.best))]
             nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
+        first = nested[0].terms
         paired_by = partial(_with_pairs, rows=rows, options=options)
         if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:
             nested.append(paired)
         most = used = nested[-1]
-        problem = problem_of(most.terms)
+        problem: Problem[Any, Any] = problem_of(most.terms, first)
         if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
         used = used if options.pairs == "auto" else paired_by(used)
-        problem = problem if used is most else problem_of(used.terms)
+        problem = problem if used is most else problem_of(used.terms, first)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
             lines = lines if options.pairs == "auto" else paired_by(lines)
-            simple = problem_of(lines.terms)
+            simple = problem_of(lines.terms, lines.terms)
             used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
@@ -423,7 +434,7 @@ def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:
         best = int(mean.argmin())
         later = measured.between(best)  # within folds: their errors share what makes a fold difficult
         beyond_noise = (later.mean > WORSE_ERRORS * later.standard_error) | (later.mean > WORSE_SHARE * mean[best])
-        last = max(np.flatnonzero(beyond_noise & (mean > mean[best] * (1 + 1e-9))).tolist(), default=best)
+        last = max(np.flatnonzero(beyond_noise & (later.mean > WORSE_PART * mean[0])).tolist(), default=best)
         if last > best:
             where = f"step {best}" if best else "the base rate"
             cost, costs = fitted.expansion.groups.amount(sequence.costs[best]), sequence.costs

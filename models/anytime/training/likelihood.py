@@ -22,7 +22,7 @@ from anytime.features.expansion import Expansion
 from anytime.glm.design import Design
 from anytime.glm.joint import COMPARED, REPORTED, SCREENED, STATED, Ending, JointFits
 from anytime.glm.newton import EXACT, ROUGH
-from anytime.glm.row_blocks import BlockDesign, row_blocks_of
+from anytime.glm.row_blocks import BlockDesign, row_blocks_of, with_sparse
 from anytime.glm.search import (
     LikelihoodOrder,
     QuadraticModel,
@@ -35,7 +35,7 @@ from anytime.glm.search import (
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import GroupOrder, sequencer
+from anytime.selection import GroupOrder
 from anytime.target import Target, class_shares
 from anytime.training.model_selection import (
     HINGES_GAIN,
@@ -86,8 +86,10 @@ class Observed:
     n_jobs: int | None = None
 
     def design(self, gram: Gram, family: Family, weight: float, expansion: Expansion | None = None) -> Design:
-        blocks = row_blocks_of(self.blocks, gram, expansion)
-        return BlockDesign(gram, family, weight, np.ones(len(gram.x_mean)), row_blocks=blocks, n_jobs=self.n_jobs)
+        blocks, places = with_sparse(row_blocks_of(self.blocks, gram, expansion), gram)
+        return BlockDesign(
+            gram, family, weight, np.ones(len(gram.x_mean)), row_blocks=blocks, places=places, n_jobs=self.n_jobs
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,8 +259,7 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
         """
         if len(nested) == 1:
             return 0
-        place = {name: k for k, name in enumerate(self.groups.features)}
-        sets = [{place[name] for name in each.expansion.terms.features if name in place} for each in nested]
+        sets = [{*each.places(self.terms).tolist()} for each in nested]
         blocks = [sorted(own - earlier) for earlier, own in pairwise([set[int](), *sets])]
         columns, ends = np.concatenate(blocks).astype(np.intp), np.cumsum([0, *map(len, blocks)])
         alphas = self.options.grid[::4]
@@ -273,10 +274,9 @@ class Likelihood(Problem[Design, LikelihoodOrder]):
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
         """Return least squares, at the same penalty compared with the loss's curvature at the base rate."""
-        gram = self.terms.gram
         if self.options.epsilon is not None:
             return None
-        squares, variance = sequencer(gram, self.groups, self.options), float(np.mean(gram.y_scale**2))
+        squares, variance = self.squares(), float(np.mean(self.terms.gram.y_scale**2))
         return lambda alpha: squares(alpha / variance)
 
     def solved(self, choice: Choice[Any]) -> Choice[LikelihoodOrder]:

@@ -8,9 +8,9 @@ area over the cost axis determines the order. On that order each prefix gets the
 These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
 separate order in every fold.
 
-Sets of terms are compared along an order of each, from lines over clamped lines to curves, and to curves with levels of
-numbers next to them. A more complex form needs a clearly smaller error: few rows decide what extreme values do, and new
-rows may be more extreme.
+Sets of terms are compared along an order of each, from lines over clamped lines to curves, to finer curves, and to
+curves with levels of numbers next to them. A more complex form needs a clearly smaller error: few rows decide what
+extreme values do, and new rows may be more extreme.
 
 A validation table selects the number of steps with the smallest error there (Lozano, Swirszcz and Abe, Group-OMP,
 NIPS 2009, section 4).
@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.features.bases import MIN_LEVEL_ROWS, MIN_MISSING
+from anytime.features.bases import FINEST, MIN_LEVEL_ROWS, MIN_MISSING, OCTILES
 from anytime.features.bases import Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
@@ -37,7 +37,7 @@ from anytime.model.manifest import Candidate, Selected
 from anytime.model.prefixes import PrefixModels
 from anytime.moments.accumulate import in_threads
 from anytime.moments.moments import Gram, Moments
-from anytime.selection import GroupOrder
+from anytime.selection import GroupOrder, sequencer
 from anytime.selection.criteria import TIE
 from anytime.training.options import Options
 from anytime.types import Bool, Float, Index
@@ -52,7 +52,7 @@ EVERY, COARSE, FINE = (1,), (4,), (4, 2, 1)
 """Penalties to learn orders and measure prefixes at: every n-th of the grid first, then at distances from the best."""
 
 HINGES_GAIN, CLAMP_GAIN = 0.01, 0.03
-"""Shares of the error that hinges or levels of numbers, and a clamp of lines, must reduce it by.
+"""Shares of the error that hinges, more hinges or levels of numbers, and a clamp of lines, must reduce it by.
 
 Hinges must be better by a standard error, too: without it, or with half of it, 2.6 instead of 1.6 % of 425 splits of
 public tables of 200 to 1,000 rows are worse than ridge regression of one-hot columns by .05.
@@ -141,8 +141,10 @@ class Errors:
     def standard_error(self) -> Float:
         """Return the standard error of the mean from the spread between folds, (...)."""
         with np.errstate(over="ignore", invalid="ignore"):  # an infinite error has no standard error
-            spread: Float = np.average(np.square(self.folds - self.mean), axis=0, weights=self.weights)
-        return np.sqrt(spread / (len(self.weights) - 1))
+            spread = self.folds - self.mean
+            _, exponent = np.frexp(np.abs(spread).max(axis=0))  # squares of squared targets may overflow
+            squares = np.average(np.square(np.ldexp(spread, -exponent)), axis=0, weights=self.weights)
+        return np.asarray(np.ldexp(np.sqrt(squares / (len(self.weights) - 1)), exponent))
 
 
 Known: TypeAlias = dict[tuple[bytes, bytes], Errors]
@@ -182,6 +184,11 @@ class Terms:
     @cached_property
     def gram(self) -> Gram:
         return Gram.of(self.moments)
+
+    def places(self, among: Terms) -> Index:
+        """Return the places of these terms among others that include them."""
+        place = {key: k for k, key in enumerate(among.expansion.keys)}
+        return np.array([place[key] for key in self.expansion.keys], dtype=np.intp)
 
     def reduced(self, choice: TermChoice) -> Terms:
         """Return the terms of one choice, with indicators of missing values; it is computed again by each call."""
@@ -231,11 +238,19 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Problem(ABC, Generic[T, S]):
-    """One loss on some terms of the rows: everything that the choice of penalties and the stored prefixes need."""
+    """One loss on some terms of the rows: everything that the choice of penalties and the stored prefixes need.
+
+    Attributes
+    ----------
+    simple : Terms | None
+        Some of the terms, without pairs or levels that take long: the penalty whose order of these is best orders all.
+        None are all terms.
+    """
 
     terms: Terms
     options: Options
     known: Known = field(default_factory=dict, init=False)
+    simple: Terms | None = field(default=None, kw_only=True)
 
     one_by_one: ClassVar[bool] = False
     """Whether fits take so long that penalties are tried one after the other, until the error rises."""
@@ -265,8 +280,19 @@ class Problem(ABC, Generic[T, S]):
 
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
-        """Return a cheaper search whose orders are close enough to choose the penalty with, if `one_by_one`."""
-        return None
+        """Return a cheaper search whose orders are close enough to choose the penalty with, if there is one."""
+        return None if self.simple is None or self.options.epsilon is not None else self.squares()
+
+    def squares(self) -> Callable[[float], GroupOrder]:
+        """Return the search by least squares on the simple terms; the orders have these columns only."""
+        terms = self.simple or self.terms
+        search, places = sequencer(terms.gram, terms.expansion.terms, self.options), terms.places(self.terms)
+
+        def order(alpha: float) -> GroupOrder:
+            found = search(alpha)
+            return replace(found, columns=places[found.columns], state=None)
+
+        return order
 
     @abstractmethod
     def errors(self, requests: Sequence[Request]) -> Iterable[Float]:
@@ -336,7 +362,8 @@ class Problem(ABC, Generic[T, S]):
         if folds:
             exhaustive = options.one_se and not self.one_by_one
             distances = EVERY if exhaustive else FINE if refine else COARSE
-            choice = choose(self, distances, COARSE if self.groups.products else None)  # with pairs, searches take long
+            # With pairs, searches take long.
+            choice = choose(self, distances, COARSE if self.groups.products and self.simple is None else None)
         else:
             sequence = self.orders(self.data)(options.grid[0])
             choice = Choice(options.grid[0], sequence, np.full(len(sequence.ends), options.grid[0]))
@@ -381,7 +408,7 @@ def choose(
     `distances` are as `EVERY`, `COARSE` and `FINE`; those of penalties that orders are learned at may be fewer.
     """
     grid, one_se, order = problem.options.grid, problem.options.one_se, problem.orders(problem.data)
-    rough = problem.rough if problem.one_by_one and len(grid) > 1 else None
+    rough = problem.rough if len(grid) > 1 else None
     known = problem.known if rough is None else {}  # errors of rough orders are rough as well
     orders: dict[int, GroupOrder | None] = {}
     weights = np.array([fold.weight for fold in problem.folds])
@@ -475,8 +502,9 @@ def nested_errors(
 class Tried(NamedTuple):
     """A set of terms, and its errors along an order at `alpha`, each prefix at its best penalty.
 
-    `form` is 0 for lines, 1 for clamped lines, 2 for curves and 3 for levels next to them. `curve` and `base` (K,) are
-    the errors of the curve and of the base rate, and `errors` the means of the curve and of all groups.
+    `form` is 0 for lines, 1 for clamped lines, 2 for curves, 3 for finer ones and 4 for levels next to them. `curve`
+    and `base` (K,) are the errors of the curve and of the base rate, and `errors` the means of the curve and of all
+    groups.
     """
 
     choice: TermChoice
@@ -531,7 +559,7 @@ def selected_terms(whole: Terms, problem_of: Callable[[Terms], Problem[Any, Any]
         except NoStepsError:
             if choice == choices[-1] and not tried:
                 raise
-    curves = [each for each in tried if each.form == 2]
+    curves = [each for each in tried if each.form in (2, 3)]
     for choice in whole.expansion.with_levels(_least(curves).choice) if curves else ():
         tried.append(_tried(problem_of(whole.reduced(choice)), choice, curves[0].alpha))
         if _least(tried) is not tried[-1]:
@@ -572,7 +600,9 @@ def _tried(problem: Problem[Any, Any], choice: TermChoice, alpha: float | None) 
         problem.check_steps(order)
     measured = along(problem, order, COARSE)[1]
     curve = Errors(problem.area(order, measured.folds, last=True), measured.weights)
-    form = 2 + bool(choice.levels) if choice.size else int(choice.clamp or 0)
+    form = int(choice.clamp or 0)
+    if choice.size:
+        form = 4 if choice.levels else 3 if choice.size == FINEST else 2
     base = Errors(measured.folds[:, 0], measured.weights)
     return Tried(choice, form, alpha, curve, base, (float(curve.mean), float(measured.mean[-1])))
 
@@ -589,7 +619,7 @@ def _least(tried: Sequence[Tried]) -> Tried:
 
 
 def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
-    """Return sentences on the columns whose levels the selected numbers of rows join, keep or add."""
+    """Return sentences on the columns whose levels the selected numbers join, keep or add, and on finer curves."""
     found, least, level_least = [], choice.level_rows, choice.levels
     if least is not None:
         kept = [
@@ -599,19 +629,23 @@ def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
             for column in whole.columns
             if (counts := column.basis.level_rows)
         ]
-        found.append((f"levels of {least} rows or more have a term of their own", kept))
+        found.append((f"levels of {least} rows or more have a term of their own", "--min-level-rows", kept))
     if level_least:
         added = [
             f"{column.name!r} ({sum(count >= level_least for count in column.basis.point_rows)} values)"
             for column in whole.columns
             if max(column.basis.point_rows, default=0) >= level_least
         ]
-        found.append((f"numbers in {level_least} rows or more have a term of their own next to the curve", added))
+        what = f"numbers in {level_least} rows or more have a term of their own next to the curve"
+        found.append((what, "--min-level-rows", added))
+    if choice.size == FINEST:
+        finer = [repr(column.name) for column in whole.columns if FINEST in column.basis.choices]
+        found.append((f"curves have {FINEST} hinges where {OCTILES} are too few", "--basis hinge:7 has none", finer))
     return tuple(
-        f"{what}, by cross-validation (--min-level-rows): "
+        f"{what}, by cross-validation ({option}): "
         + "; ".join(said[:5])
         + (f"; and {len(said) - 5} columns more" if len(said) > 5 else "")
-        for what, said in found
+        for what, option, said in found
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from anytime.families import default_family, family_names
-from anytime.features.bases import Choice
+from anytime.features.bases import CHEAPER, Choice
 from anytime.features.expansion import Expansion
 from anytime.glm.newton import DENSE_MANY, forms_hessian
 from anytime.groups import FeatureGroups
@@ -23,8 +23,8 @@ MAX_PRICE, SHORT_S = 5.0, 30.0
 """Estimated time of a likelihood, in times of least squares and in seconds, up to which it is the default."""
 
 LEVELS_PRICE, LEVELS_S = 3.0, 4.0
-"""Estimated time of a likelihood with levels of numbers, in times of that without and in seconds, up to which these are
-candidates."""
+"""Estimated time of a likelihood with finer curves or levels of numbers, in times of that without and in seconds, up to
+which these are candidates."""
 
 PENALTIES = 8
 """About the number of penalties of a grid that are measured."""
@@ -42,12 +42,12 @@ MAX_MEMORY, TABLES = 2**28, 16
 def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGroups, tuple[str, ...]]:
     """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
 
-    Only curves whose number of hinges is to be selected are replaced; where they have levels, these go first. `rows`
-    are those to learn from.
+    Only curves whose number of hinges is to be selected are replaced; where they are finer or have levels, these go
+    first. `rows` are those to learn from.
     """
     whole = Expansion.of(groups)
     curved = sum(len(column.basis.choices) > 0 for column in whole.columns)
-    for expansion in (whole, whole.reduced(Choice(levels=0))[0]):
+    for expansion in (whole, *(whole.reduced(choice)[0] for choice in CHEAPER)):
         needed = 8 * MATRICES * folds * expansion.plain.size**2
         if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
             return expansion.groups, ()
@@ -128,22 +128,25 @@ class Size(NamedTuple):
 def affordable_levels(
     target: Target, options: Options, expansion: Expansion, rows: int, folds: int
 ) -> tuple[FeatureGroups, tuple[str, ...]]:
-    """Return groups without levels of numbers that a likelihood takes long for, and the sentence that says so.
+    """Return groups without finer curves, and levels of numbers, that a likelihood takes long for, and what says so.
 
     `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
     """
-    points = sum(len(column.basis.points) for column in expansion.columns)
-    if not points or target.family.least_squares:
+    coarse, simple = (expansion.reduced(choice)[0] for choice in CHEAPER)
+    if expansion.size == simple.size or target.family.least_squares:
         return expansion.groups, ()
-    simple = expansion.reduced(Choice(levels=0))[0]
-    size = Size.of(target, options, simple, rows, folds)
-    time = size._replace(terms=size.terms + points, selected=size.selected + points).likelihood
-    if time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
-        return expansion.groups, ()
-    return simple.groups, (
-        f"numbers have no levels next to their curves: {points} more terms would take a likelihood about "
-        f"{time / size.likelihood:.0f} times as long (--family gaussian tries them)",
-    )
+    size, said = Size.of(target, options, simple, rows, folds), list[str]()
+    for what, most, fewer in (("finer curves", expansion, coarse), ("levels next to their curves", coarse, simple)):
+        more = most.size - simple.size
+        time = size._replace(terms=size.terms + more, selected=size.selected + more).likelihood
+        if time <= max(LEVELS_S, LEVELS_PRICE * size.likelihood):
+            return most.groups, tuple(said)
+        if most.size > fewer.size:
+            said.append(
+                f"numbers have no {what}: {more} more terms would take a likelihood about "
+                f"{time / size.likelihood:.0f} times as long (--family gaussian tries them)"
+            )
+    return simple.groups, tuple(said)
 
 
 def family_of_classes(target: Target, options: Options, expansion: Expansion, rows: int, folds: int) -> DefaultFamily:
@@ -162,7 +165,7 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
     if 0.0 in options.grid:
         hint = f"without a penalty, a {likelihood} likelihood may have no optimum"
         return DefaultFamily(squares, f"least squares on their indicators: {hint}")
-    size = Size.of(target, options, expansion, rows, folds)
+    size = Size.of(target, options, expansion.reduced(CHEAPER[-1])[0], rows, folds)
     price = size.likelihood / size.least_squares
     if price > MAX_PRICE and size.likelihood > SHORT_S:
         hint = f"a {likelihood} likelihood takes about {price:.0f} times as long (--family {likelihood} fits it)"

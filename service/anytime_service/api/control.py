@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from anytime.model.model import Model
 from anytime_service.api.openapi import problem_responses
 from anytime_service.core.service import PredictionService
-from anytime_service.http.responses import PageRoute, check_query, not_ready
+from anytime_service.http.responses import PageRoute, blank, check_query, problem_response
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan, card, plan, summary
-from anytime_service.schemas.values import check_rows
+from anytime_service.schemas.messages import check_rows
 from anytime_service.sessions.store import SessionStore
 
 router = APIRouter(
@@ -30,18 +30,6 @@ async def _service(request: Request) -> PredictionService:
 
 Service = Annotated[PredictionService, Depends(_service)]
 
-Budget = Annotated[
-    Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
-    Query(description="Maximum cost of the prefix, including the groups computed already."),
-]
-Force = Annotated[bool, Query(description="Accept a model that changes the meaning of what clients have stored.")]
-Have = Annotated[list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")]
-
-Rows = Annotated[
-    Annotated[int, Field(ge=1)] | None,
-    Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
-]
-
 
 @router.get("/models")
 async def list_models(service: Service) -> list[ModelCard]:
@@ -57,15 +45,37 @@ async def describe_model(name: str, service: Service) -> ModelSummary:
 
 
 @router.get("/models/{name}/plan", responses=problem_responses(404, 422))
-async def plan_model(name: str, service: Service, budget: Budget = None, have: Have = None, rows: Rows = None) -> Plan:
+async def plan_model(
+    name: str,
+    service: Service,
+    budget: Annotated[
+        Annotated[float, Field(ge=0, allow_inf_nan=False)] | None,
+        Query(description="Maximum cost of the prefix, including the groups computed already."),
+    ] = None,
+    have: Annotated[
+        list[str] | None, Query(description="Groups computed already: repeated, or separated by commas.")
+    ] = None,
+    rows: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Query(description="Rows of the prediction; by default those that the model's costs are stated for."),
+    ] = None,
+) -> Plan:
     """List the groups to compute next, in order, within the budget, their cost for all rows, and their gain."""
     model = service.registry.get(name)
     check_rows(rows, service.settings.max_rows)
-    return plan(model, budget, _split(model, have or []), rows)
+    # The name of a group that contains a comma is not split.
+    parts = ([text] if text in model.groups.positions else map(str.strip, text.split(",")) for text in have or ())
+    return plan(model, budget, filter(None, chain.from_iterable(parts)), rows)
 
 
 @reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
-async def reload_model(name: str, service: Service, force: Force = False) -> ModelCard:
+async def reload_model(
+    name: str,
+    service: Service,
+    force: Annotated[
+        bool, Query(description="Accept a model that changes the meaning of what clients have stored.")
+    ] = False,
+) -> ModelCard:
     """Reload a model's files; the server replaces the model if the new one is valid, and keeps the old one if not.
 
     It keeps the old one, too, if the new one changes the meaning of group names, level indices, the cost unit, the task
@@ -104,24 +114,18 @@ async def ready(
 ) -> Readiness | Response:
     """Report whether the server begins predictions. Without its session store it still serves all other routes."""
     if service.unready is not None:
-        return not_ready(service.unready)
+        return problem_response(blank(503, service.unready))
     store = cast(SessionStore, request.app.state.sessions)
     await store.start()
     if store.trouble is None:
         return Readiness(status="ok", sessions=store.kind)
     if sessions == "required":
-        return not_ready(f"the session store is unavailable: {store.trouble}")
+        return problem_response(blank(503, f"the session store is unavailable: {store.trouble}"))
     return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 
 @metrics.get("/metrics", response_class=Response)
 async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
-    content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.slices())
+    content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.turns.slices())
     return Response(content, headers={"content-type": media_type})
-
-
-def _split(model: Model, have: list[str]) -> list[str]:
-    """Return the names of groups, split at commas; do not split the name of a group that contains a comma."""
-    known = model.groups.positions
-    return [name for text in have for name in ([text] if text in known else map(str.strip, text.split(","))) if name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,31 +24,31 @@ from anytime.inference.prediction import Answer
 from anytime.model.model import Model
 from anytime_service.clock import now_ms
 from anytime_service.core.service import ActivePrediction, PredictionService
-from anytime_service.errors import FieldError, MalformedBodyError
+from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
-from anytime_service.http.responses import Endpoint, oip_problem_reply
-from anytime_service.schemas.codecs import JSON
+from anytime_service.http.responses import Endpoint, problem_reply
+from anytime_service.schemas.codecs import JSON, read
+from anytime_service.schemas.messages import Array, Tensor
 from anytime_service.schemas.oip import (
+    DATA,
     SERVER,
     InferModel,
     InferModelState,
+    InferParameters,
     InferReply,
     InferRequest,
     InferServerState,
     check_names,
     encode_inference,
     infer_problem,
-    json_values,
     model_metadata,
-    overload_of,
     read_infer,
     request_parts,
     tensors_of,
 )
 from anytime_service.schemas.options import PARAMETERS, combined
 from anytime_service.schemas.problem import MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Array, Tensor
 
 BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
 JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
@@ -62,12 +62,14 @@ _FORMS = dict.fromkeys(("", JSON.media_type, BINARY), JSON)
 class Inference:
     """One inference: the reader of its body, first the JSON and then one tensor at a time, and the sink of its answer.
 
-    `json_bytes` and `length` are the bytes of the JSON and of the body, each None if the head does not give it.
+    `chunks` are those of the body. `json_bytes` and `length` are the bytes of the JSON and of the body, each None if
+    the head does not give it.
     `request` is the JSON, once it is received.
     """
 
     service: PredictionService
     exchange: Exchange
+    chunks: AsyncIterator[bytes]
     model: Model
     json_bytes: int | None
     length: int | None
@@ -76,9 +78,6 @@ class Inference:
     _arrays: dict[str, Array] = field(default_factory=dict)
     _parts: dict[str, Array] = field(default_factory=dict)
     _received: Counter[str] = field(default_factory=Counter)  # columns of each group
-
-    def __post_init__(self) -> None:
-        self._chunks = self.exchange.body()
 
     def encode(self, answer: Answer) -> tuple[InferReply, list[bytes]]:
         return encode_inference(self.model, answer, self.request)
@@ -91,12 +90,12 @@ class Inference:
         self.exchange.reply(Reply(200, BINARY if contents else JSON.media_type, b"".join((head, *contents)), headers))
 
     def fail(self, error: Exception) -> None:
-        self.exchange.reply(oip_problem_reply(error))
+        self.exchange.reply(problem_reply(error, "/v2"))
 
     async def fill(self, size: float) -> bool:
         """Read until the buffer has some bytes; return False if the body ends before, or the response is sent."""
         while len(self.buffer) < size:
-            chunk = await anext(self._chunks, None)
+            chunk = await anext(self.chunks, None)
             if chunk is None:
                 return False
             self.buffer += chunk
@@ -140,16 +139,16 @@ class Inference:
         Any invalid part of the JSON is an error.
         """
         service, model = self.service, self.model
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         request = read_infer(content, service.list_limits)
         check_names(model, request, service.registry.models)
         waiting: list[tuple[Tensor, int]] = []
-        rows, after_one = None, service.slices()
+        rows, after_one = None, service.turns.slices()
         tensors = tensors_of(model, request.inputs, service.settings.max_rows)
         for (tensor, nbytes), each in zip(tensors, request.inputs, strict=True):
             rows = tensor.rows
             if nbytes is None:
-                self._put(tensor, tensor.array(json_values(each.data, tensor.field)))
+                self._put(tensor, tensor.array(read(JSON, DATA, bytes(each.data), within=f"{tensor.field}.data")))
             else:
                 waiting.append((tensor, nbytes))
             await after_one()
@@ -160,8 +159,9 @@ class Inference:
                 "send it with the number of bytes of JSON"
             )
         if self.json_bytes is not None and self.length not in (None, self.json_bytes + binary):
-            expected = f"{self.json_bytes} of JSON and {binary} of binary_data_size"
-            raise MalformedBodyError(f"the body has {self.length} bytes; expected {expected}")
+            raise MalformedBodyError(
+                f"the body has {self.length} bytes; expected {self.json_bytes} of JSON and {binary} of binary_data_size"
+            )
         head = active.machine.options
         parts = {"query": stated, **request_parts(request, head, rows)}
         options = msgspec.structs.replace(head, **combined(parts))
@@ -203,11 +203,7 @@ _ADVICE = "send tensors as bytes after the JSON (binary_data_size), or fewer row
 """Advice in the error about JSON that is too large."""
 
 
-class _InferenceEndpoint(Endpoint):
-    problem = staticmethod(oip_problem_reply)
-
-
-class Infer(_InferenceEndpoint):
+class Infer(Endpoint):
     """`POST /v2/models/{name}/infer`, and the same for a version."""
 
     parameters = _PARAMETERS
@@ -224,13 +220,13 @@ class Infer(_InferenceEndpoint):
             check_length(head.headers, settings.max_json_bytes, _ADVICE)
             exchange.limit_to(settings.max_json_bytes, _ADVICE)
         admitted, account = service.admits(begun, admission_of(scope)[0]), service.accounts.of(scope)
-        options = msgspec.structs.replace(head.options, model=_model_name(scope))
-        model, body_bytes = service.registry.get(options.model), int(length) if length.isdigit() else None
-        inference = Inference(service, exchange, model, json_bytes, body_bytes)
-        accepts_prior = options.overload == "prior"
-        if not (admitted or accepts_prior):
+        model, body_bytes = _named(service, scope), int(length) if length.isdigit() else None
+        options = msgspec.structs.replace(head.options, model=f"{model.name}@{model.version}")
+        inference = Inference(service, exchange, exchange.body(), model, json_bytes, body_bytes)
+        if not (admitted or options.overload == "prior"):
             await self._check_unadmitted(inference)
-        opens = admitted or not accepts_prior  # the JSON that was read accepts the base rate, for which it amends
+        # If the JSON that was read accepts the base rate, it amends the prediction for it.
+        opens = admitted or options.overload != "prior"
         active = service.open(options, begun, inference, admitted=opens, account=account)
         predictions.append(active)
         await inference.read(active, head.stated, admitted=admitted)
@@ -248,39 +244,35 @@ class Infer(_InferenceEndpoint):
         complete = inference.exchange.ended if size is None else len(content) == size
         # The search is cheaper than the JSON parser, and most requests are refused by it.
         may_accept = complete and len(content) <= MAX_UNADMITTED and b'"overload"' in content
-        if not (may_accept and overload_of(content) == "prior"):
+        request = InferRequest([])
+        with suppress(MalformedBodyError, BodyTooLargeError):  # a refused body is not validated
+            request = read_infer(content, self.service.list_limits) if may_accept else request
+        if (request.parameters or InferParameters()).overload != "prior":
             self.service.shed("refused")
             raise self.service.overloaded()
 
 
-class Metadata(_InferenceEndpoint):
+@dataclass(eq=False)
+class Metadata(Endpoint):
     """A `GET` route; `describe` returns its response.
 
     With `if_ready`, the response is a problem while the server begins no predictions. A `page` is made in the worker
     thread.
     """
 
-    def __init__(
-        self,
-        service: PredictionService,
-        describe: Callable[[PredictionService, Scope], msgspec.Struct],
-        *,
-        if_ready: bool = False,
-        page: bool = False,
-    ) -> None:
-        super().__init__(service)
-        self._describe = describe
-        self._if_ready = if_ready
-        self._page = page
+    service: PredictionService
+    describe: Callable[[PredictionService, Scope], msgspec.Struct]
+    if_ready: bool = False
+    page: bool = False
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         service = self.service
 
         def content() -> bytes:
-            return msgspec.json.encode(self._describe(service, scope))
+            return msgspec.json.encode(self.describe(service, scope))
 
-        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self._page else content())
-        if self._if_ready and service.unready is not None:
+        reply = Reply(200, JSON.media_type, await service.worker.page(content) if self.page else content())
+        if self.if_ready and service.unready is not None:
             problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
             reply = Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
         exchange.reply(reply)
@@ -293,7 +285,10 @@ def oip_routes(service: PredictionService) -> list[Route]:
         return InferServerState(live=True, ready=service.unready is None)
 
     def ready(service: PredictionService, scope: Scope) -> InferModelState:
-        return InferModelState(service.registry.get(_model_name(scope)).name, ready=True)  # every loaded model is ready
+        return InferModelState(_named(service, scope).name, ready=True)  # every loaded model is ready
+
+    def model(service: PredictionService, scope: Scope) -> InferModel:
+        return model_metadata(_named(service, scope), service.registry.models)
 
     routes = [
         Route("/v2", Metadata(service, lambda *_: SERVER), methods=["GET"], name="oip_server"),
@@ -303,7 +298,7 @@ def oip_routes(service: PredictionService) -> list[Route]:
     for path, version in (("/v2/models/{name}", "model"), ("/v2/models/{name}/versions/{version}", "version")):
         infer = "oip_infer" if version == "model" else "oip_version_infer"
         routes += [
-            Route(path, Metadata(service, _model, page=True), methods=["GET"], name=f"oip_{version}"),
+            Route(path, Metadata(service, model, page=True), methods=["GET"], name=f"oip_{version}"),
             Route(
                 f"{path}/ready", Metadata(service, ready, if_ready=True), methods=["GET"], name=f"oip_{version}_ready"
             ),
@@ -312,12 +307,6 @@ def oip_routes(service: PredictionService) -> list[Route]:
     return routes
 
 
-def _model(service: PredictionService, scope: Scope) -> InferModel:
-    model = service.registry.get(_model_name(scope))
-    versions = [each.version for each in service.registry.models[model.name] if each.version]
-    return model_metadata(model, versions)
-
-
-def _model_name(scope: Scope) -> str:
-    parameters: dict[str, str] = scope["path_params"]
-    return f"{parameters['name']}@{parameters['version']}" if "version" in parameters else parameters["name"]
+def _named(service: PredictionService, scope: Scope) -> Model:
+    """Return the model of the path; raises as `ModelRegistry.get`."""
+    return service.registry.get("@".join(scope["path_params"].values()))

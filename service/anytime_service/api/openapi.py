@@ -11,7 +11,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
-from anytime_service.routes import required_scope
+from anytime_service.routes import find
 from anytime_service.schemas.messages import (
     BeginFrame,
     EndFrame,
@@ -22,6 +22,7 @@ from anytime_service.schemas.messages import (
     SessionCreated,
     SessionRequest,
     SessionTook,
+    Values,
 )
 from anytime_service.schemas.oip import (
     InferModel,
@@ -34,7 +35,6 @@ from anytime_service.schemas.oip import (
 )
 from anytime_service.schemas.options import PARAMETERS, SCHEMAS
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem
-from anytime_service.schemas.values import Values
 
 _KEY = "key"
 _REF = "#/components/schemas/"
@@ -50,7 +50,7 @@ _STRUCTS: dict[type, None] = {}  # structs that the operations refer to; `_ref` 
 
 def problem_responses(*statuses: int, schema: type = Problem) -> dict[int | str, dict[str, Any]]:
     content = _content(schema, MEDIA_TYPE)
-    return {status: {"description": PROBLEMS[status], "content": content} for status in statuses}
+    return {str(status): {"description": PROBLEMS[status], "content": content} for status in statuses}
 
 
 def _ref(struct: type) -> dict[str, str]:
@@ -63,10 +63,9 @@ def _content(schema: type | dict[str, Any], *media_types: str) -> dict[str, Any]
     return dict.fromkeys(media_types or ("application/json", "application/msgpack"), described)
 
 
-def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[str, Any]:
+def _responses(*problems: int, status: int = 200, schema: type = Problem, **fields: Any) -> dict[int | str, Any]:
     """Return the successful response of an operation with these fields, and the problems."""
-    responses: dict[int | str, Any] = {status: fields, **problem_responses(*problems, schema=schema)}
-    return {str(each): response for each, response in responses.items()}
+    return {str(status): fields, **problem_responses(*problems, schema=schema)}
 
 
 def _parameter(
@@ -76,9 +75,10 @@ def _parameter(
 
 
 _STRING = {"type": "string"}
-_AMOUNT = {"type": "number", "minimum": 0}
 _DEADLINES = [
-    _parameter("Request-Timeout-Ms", _AMOUNT, "A further deadline; the shortest applies.", "header"),
+    _parameter(
+        "Request-Timeout-Ms", {"type": "number", "minimum": 0}, "A further deadline; the shortest applies.", "header"
+    ),
     _parameter(
         "grpc-timeout",
         {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
@@ -181,13 +181,12 @@ _SESSIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _oip(description: str, struct: type, *problems: int) -> dict[str, Any]:
+def _oip(description: str, struct: type, *problems: int) -> dict[int | str, Any]:
     content = _content(struct, "application/json")
     return _responses(*problems, 500, schema=InferProblem, description=description, content=content)
 
 
 _NAME = _parameter("name", _STRING, "Name of the model, or name@version.", "path", required=True)
-_VERSION = _parameter("version", _STRING, "Version of the model.", "path", required=True)
 _BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 _OIP: dict[str, dict[str, Any]] = {
@@ -235,7 +234,13 @@ _OIP: dict[str, dict[str, Any]] = {
     },
 }
 _OIP |= {
-    of_version: _OIP[name] | {"parameters": [*_OIP[name]["parameters"], _VERSION]}
+    of_version: _OIP[name]
+    | {
+        "parameters": [
+            *_OIP[name]["parameters"],
+            _parameter("version", _STRING, "Version of the model.", "path", required=True),
+        ]
+    }
     for name, of_version in (
         ("oip_model", "oip_version"),
         ("oip_model_ready", "oip_version_ready"),
@@ -256,12 +261,11 @@ class AnytimeAPI(FastAPI):
 
     keyed = False
     """Whether keys are required; if not, the document declares them optional."""
-    entrance: Callable[[ASGIApp], ASGIApp] | None = None
+    entrance: Callable[[ASGIApp], ASGIApp] = staticmethod(lambda stack: stack)
     """Wraps the complete stack, the framework's error handling included."""
 
     def build_middleware_stack(self) -> ASGIApp:
-        stack = super().build_middleware_stack()
-        return stack if self.entrance is None else self.entrance(stack)
+        return self.entrance(super().build_middleware_stack())
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""
@@ -286,9 +290,8 @@ class AnytimeAPI(FastAPI):
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
         """Return an operation with its security requirement and the problems of authentication."""
         schema = InferProblem if path.startswith("/v2") else Problem
-        statuses = [403]
-        if required_scope(method.upper(), path) != "open":
-            statuses = [401, 403]
-            operation = {**operation, "security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
-        refusals = {str(each): response for each, response in problem_responses(*statuses, schema=schema).items()}
-        return {**operation, "responses": {**operation["responses"], **refusals}}
+        route, _ = find(method.upper(), path)
+        is_open = route is not None and route.scope == "open"
+        security: dict[str, Any] = {} if is_open else {"security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
+        refusals = problem_responses(*((403,) if is_open else (401, 403)), schema=schema)
+        return {**operation, **security, "responses": {**operation["responses"], **refusals}}

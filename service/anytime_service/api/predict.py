@@ -7,6 +7,7 @@ answer still contributes to the measured group costs.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from anytime.inference.prediction import Answer
 from anytime_service.clock import now_ms
 from anytime_service.core.open_prediction import check_same_rows, checked_groups
 from anytime_service.core.service import ActivePrediction, PredictionService
-from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError
+from anytime_service.errors import BodyTooLargeError, FieldError, OverloadedError, RequestTimeoutError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import (
     PredictionHead,
@@ -32,23 +33,24 @@ from anytime_service.http.options import (
     reply_form,
 )
 from anytime_service.http.responses import Endpoint, problem_reply
-from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, too_large
+from anytime_service.schemas.codecs import JSON, Content, Form, answer_fields, read, too_large
 from anytime_service.schemas.messages import (
-    LATE_LINE,
+    GROUPS,
+    LINE,
+    REQUEST,
+    SESSION,
     Received,
     SessionCreated,
     SessionRequest,
     SessionTook,
-    read_groups,
+    check_rows,
+    count_rows,
+    read_body,
     read_line,
-    read_request,
-    read_session,
     received,
     received_values,
 )
 from anytime_service.schemas.options import OF_THE_HEAD, PARAMETERS, PredictionOptions, combined, stated_in
-from anytime_service.schemas.values import check_rows, count_rows
 from anytime_service.sessions.store import SessionStore
 
 LONG, MANY = 256 * 1024, 100  # bytes, and packed groups, of a body that is added in several turns of the event loop
@@ -96,7 +98,7 @@ class Lines:
         exchange, active = self.exchange, self.active
         exchange.rest = self._read_late
         async for chunk in exchange.body():
-            after_one = self.service.slices()
+            after_one = self.service.turns.slices()
             for line in self._split(chunk):
                 await self._add_line(line)
                 await after_one()
@@ -127,7 +129,7 @@ class Lines:
 
     async def _add_line(self, content: bytes) -> None:
         active, service = self.active, self.service
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         if active.answered:  # maybe the deadline expired before the turn of this line
             self._record_late(content)
             return
@@ -158,7 +160,7 @@ class Lines:
             self._late += 1
             limit, timings = self.service.settings.max_rows, self.active.timings
             with suppress(msgspec.DecodeError):  # the answer is sent
-                line = LATE_LINE.decode(content)
+                line = LINE.decode(content)
                 timings.received_late(line.group, now_ms(), line.took_ms, lambda: min(count_rows(line.values), limit))
 
 
@@ -184,12 +186,12 @@ class Predict(Endpoint):
 
     async def _read_body(self, exchange: Exchange, active: ActivePrediction, head: PredictionHead) -> None:
         service, content = self.service, await exchange.read_all()
-        await service.turn(len(content))
+        await service.turns.turn(len(content))
         if active.answered or not exchange.ended:  # maybe its deadline expired before its turn
             return
-        request = read_request(head.form, content, service.list_limits)
+        request = read_body(head.form, content, service.list_limits, REQUEST)
         stated = stated_in(request, head.options, OF_THE_HEAD)
-        groups = received(active.model, request.groups, service.settings.max_rows)
+        groups = received(active.model, head.form, request.groups, service.settings.max_rows)
         if stated:
             active.amend(PredictionOptions(**combined({"query": head.stated, "body": stated})))
         if len(content) > LONG or (len(groups) > MANY and head.form is not JSON):
@@ -203,7 +205,7 @@ class Predict(Endpoint):
     async def _add_in_slices(self, active: ActivePrediction, groups: Received, ended_ms: float) -> None:
         """Check all groups and then add them, as many in a turn of the loop as fit in its time."""
         rows: dict[str, int] = {}
-        after_one = self.service.slices()
+        after_one = self.service.turns.slices()
         for adds in (False, True):
             for name, values in groups.items():
                 if active.answered:
@@ -225,16 +227,20 @@ class _SessionEndpoint(Endpoint):
     def __init__(self, service: PredictionService, sessions: SessionStore) -> None:
         super().__init__(service)
         self.sessions = sessions
-        self.bodies = TimeoutQueue(service.settings.body_timeout_s, Exchange.body_timed_out)
 
     async def read_body(self, scope: Scope, exchange: Exchange) -> tuple[Form, Content, Form]:
-        """Return the form of the body, the body, and the form of the reply."""
+        """Return the form of the body, the body, and the form of the reply; raise RequestTimeoutError."""
         headers = headers_of(scope)
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
-        return form, await exchange.read_all(), reply_form(headers, form)
+        try:
+            async with asyncio.timeout(self.service.settings.body_timeout_s):
+                content = await exchange.read_all()
+        except TimeoutError:
+            raise RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline") from None
+        return form, content, reply_form(headers, form)
 
 
 class CreateSession(_SessionEndpoint):
@@ -244,7 +250,7 @@ class CreateSession(_SessionEndpoint):
         form, content, reply = await self.read_body(scope, exchange)
         if not exchange.ended:
             return
-        request = read_session(form, content) if content.strip() else SessionRequest()
+        request = read(form, SESSION[form.name], content) if content.strip() else SessionRequest()
         check_rows(request.rows, self.service.settings.max_rows)
         account = self.service.accounts.of(scope)
         self.service.check_capacity(account)
@@ -253,7 +259,7 @@ class CreateSession(_SessionEndpoint):
         created = SessionCreated(session_id, model.name, model.version, self.sessions.ttl_s)
         where = ((b"location", f"{scope.get('root_path', '')}/sessions/{session_id}".encode()),)
         exchange.reply(Reply(201, reply.media_type, reply.encode(created), where))
-        self.service.session_timings.begin(session_id, self.service.metrics.of(model), now_ms())
+        self.service.session_timings.received(session_id, self.service.metrics.of(model), now_ms())
 
 
 class SessionGroups(_SessionEndpoint):
@@ -265,14 +271,14 @@ class SessionGroups(_SessionEndpoint):
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
-        await self.service.turn(len(content))
-        decoded = read_groups(form, content, self.service.list_limits)
-        groups = received(session.model, decoded, self.service.settings.max_rows)
+        await self.service.turns.turn(len(content))
+        decoded = read_body(form, content, self.service.list_limits, GROUPS)
+        groups = received(session.model, form, decoded, self.service.settings.max_rows)
         prefix, replaced, rows = await session.add_groups(groups)
         stored = SessionTook(prefix, session.model.steps, tuple([each for each in groups if each in replaced]))
         exchange.reply(Reply(200, reply.media_type, reply.encode(stored)))
         metrics, repeated = self.service.metrics.of(session.model), bool(stored.replaced)
-        self.service.session_timings.received(session_id, metrics, groups, rows, exchange.ended_ms, again=repeated)
+        self.service.session_timings.received(session_id, metrics, exchange.ended_ms, groups, rows, again=repeated)
 
 
 class PredictSession(_SessionEndpoint):
@@ -292,7 +298,7 @@ class PredictSession(_SessionEndpoint):
                 "session", "session is missing; GET /predict requires ?session=ID; without a session, POST the groups"
             )
         deadline_ms, account = head.options.deadline_ms, service.accounts.of(scope)
-        due = None if deadline_ms is None else begun + service.limits.deadline_ms(deadline_ms)
+        due = None if deadline_ms is None else begun + min(deadline_ms, service.limits.max_deadline_ms)
         async with self.sessions.read(session_id, due, account) as session:
             active = service.open(
                 head.options,
@@ -318,5 +324,5 @@ class DeleteSession(_SessionEndpoint):
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         session_id = scope["path_params"]["id"]
         await self.sessions.delete(session_id)
-        self.service.session_timings.end(session_id)
+        self.service.session_timings.pop(session_id, None)
         exchange.reply(Reply(204, JSON.media_type, b""))

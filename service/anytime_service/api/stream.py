@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -25,8 +25,8 @@ from anytime_service.errors import (
 from anytime_service.http.exchange import DirectConnection, SendQueue, send_reply
 from anytime_service.http.responses import problem_of, problem_reply
 from anytime_service.keys import KEY, Key
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import IDS, OPEN_OF_CONNECTION
+from anytime_service.limits.turns import TTLCache
 from anytime_service.schemas.codecs import JSON, MSGPACK, Content, Form, answer_fields
 from anytime_service.schemas.messages import (
     SUBPROTOCOL,
@@ -35,12 +35,11 @@ from anytime_service.schemas.messages import (
     ErrorFrame,
     Frame,
     GroupFrame,
-    PackedGroupFrame,
+    count_rows,
     peek,
     read_frame,
     received_values,
 )
-from anytime_service.schemas.values import count_rows
 from anytime_service.telemetry.context import DIRECT
 from anytime_service.telemetry.metrics import GroupTimings
 
@@ -48,9 +47,6 @@ MAX_OPEN = int(OPEN_OF_CONNECTION)
 REMEMBERED_MS = 10_000.0  # time for which a connection remembers answered and refused ids, for late groups
 
 _log = logging.getLogger("anytime_service")
-
-_Refusals: TypeAlias = Mapping[str, Sequence[bytes]]
-"""Error frame of a prediction that is refused because of overload, by form, split at the id: only the id differs."""
 
 
 class Stream:
@@ -60,7 +56,8 @@ class Stream:
         self.service = service
         self.connections: set[_Connection] = set()
         problem, prediction_id = problem_of(service.overloaded()), "\x00"
-        self._refusals: _Refusals = {
+        # By form, the error frame of a prediction that is refused because of overload, split at its id.
+        self._refusals: Mapping[str, Sequence[bytes]] = {
             form.name: form.encode(ErrorFrame(prediction_id, problem)).split(form.encode(prediction_id))
             for form in (JSON, MSGPACK)
         }
@@ -90,7 +87,7 @@ class Stream:
     def dismiss(self, is_valid: Callable[[Key], bool]) -> None:
         """Answer the open predictions of connections whose key is no longer valid, and close these connections."""
         for connection in tuple(self.connections):
-            if connection.key is not None and not is_valid(connection.key):
+            if not (connection.dismissed or connection.key is None or is_valid(connection.key)):
                 connection.dismiss()
 
     async def flushed(self) -> None:
@@ -139,7 +136,7 @@ class _Connection:
         self,
         service: PredictionService,
         send: Send,
-        refusals: _Refusals,
+        refusals: Mapping[str, Sequence[bytes]],
         key: Key | None,
         direct: DirectConnection | None,
     ) -> None:
@@ -147,7 +144,7 @@ class _Connection:
         self._direct = direct
         self._refusals = refusals
         self.key = key
-        self.dismissed = self.is_ended = False
+        self.dismissed = False
         self.account = service.accounts.of_key(key)
         self.outbox = SendQueue(send, self._give_up, self.account)
         self.active: dict[str | int, ActivePrediction] = {}
@@ -214,8 +211,13 @@ class _Connection:
             elif active is None or active.answered:
                 self._late(frame, None if active is None else active.timings)
             elif isinstance(frame, GroupFrame):
-                dtype = frame.dtype if isinstance(frame, PackedGroupFrame) else None
-                values = received_values(active.model, frame.group, frame.values, dtype, self.service.settings.max_rows)
+                values = received_values(
+                    active.model,
+                    frame.group,
+                    frame.values,
+                    getattr(frame, "dtype", None),  # only in MessagePack
+                    self.service.settings.max_rows,
+                )
                 active.groups({frame.group: values}, alone=True, took_ms=frame.took_ms)
             else:
                 active.end()
@@ -225,16 +227,15 @@ class _Connection:
     def dismiss(self) -> None:
         """Answer the open predictions, and close the connection after the last answer."""
         self.dismissed = True
+        if not self.active:
+            self._end()
         for active in tuple(self.active.values()):
             if not active.answered:  # else the worker makes its answer
                 active.drain()
-        self._end_if_answered()
 
-    def _end_if_answered(self) -> None:
-        """Close the connection of a key that was removed after the last answer."""
-        if not (self.active or self.is_ended):
-            self.is_ended = True
-            self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
+    def _end(self) -> None:
+        """Close the connection of a key that was removed."""
+        self.outbox.put({"type": "websocket.close", "code": 1008, "reason": "the API key is no longer valid"}, 0)
 
     def _refuse(self, form: Form, content: Content | str, frame: Frame | None, error: Exception) -> None:
         """Send the error that a message caused."""
@@ -247,7 +248,7 @@ class _Connection:
             if prediction_id in self.refused and peeked.type != "begin":
                 return
         elif isinstance(error, OverloadedError) and isinstance(frame, BeginFrame):
-            self.refused.add(prediction_id, None, now_ms())
+            self.refused.add(frame.id, None, now_ms())
         self.send_error(form, prediction_id, error)
 
     def _begin(self, form: Form, frame: BeginFrame, begun: float) -> None:
@@ -291,8 +292,8 @@ class _Connection:
         active = self.active.pop(prediction_id, None)
         if active is not None:
             self.answered.add(prediction_id, active.timings, now_ms())
-            if self.dismissed:
-                self._end_if_answered()
+            if self.dismissed and not self.active:
+                self._end()
 
     def send_error(self, form: Form, prediction_id: str | int | None, error: Exception) -> None:
         self.put(form, form.encode(ErrorFrame(prediction_id, problem_of(error))))

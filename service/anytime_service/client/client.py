@@ -14,12 +14,12 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import closing, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from ssl import SSLContext
 from threading import Lock, Thread
-from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar, Unpack
 from urllib.parse import quote
 
 import msgspec
@@ -35,46 +35,18 @@ from anytime_service.client.errors import ClientError, ClosedError, ConnectionLo
 from anytime_service.client.messages import Columns, Encoded, answer_of, encode_all, parsed
 from anytime_service.client.running import KnownModel, KnownModels, Run, WorkerCache
 from anytime_service.client.transport import ASGIApp, InProcess, Lifetime, Network, Transport
+from anytime_service.limits.turns import finished
 from anytime_service.schemas.catalogue import ModelCard, ModelSummary, Plan
 from anytime_service.schemas.codecs import JSON, MSGPACK
 from anytime_service.schemas.messages import SessionCreated, SessionRequest, SessionTook
-from anytime_service.schemas.options import (
-    DEFAULTS,
-    NAMES,
-    PredictionOptions,
-    PredictOptions,
-    RunOptions,
-    SessionOptions,
-)
+from anytime_service.schemas.options import PredictionOptions, PredictOptions, RunOptions, SessionOptions
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 Extractors: TypeAlias = Mapping[str, Callable[[Any], Any]]
 
 
-class _Deadline:
-    """A caller's deadline, `length_s` after `begun`; the client stops waiting for the answer at `until`.
-
-    Times are in seconds of `time.perf_counter`. `late` is the lateness of earlier answers, and the margin learned from
-    it.
-    """
-
-    def __init__(self, begun: float, length_s: float, late: LatenessRecord) -> None:
-        self._begun = begun
-        self._at = begun + length_s
-        self._late = late
-        self.until = self._at - early_ms(late.margin_ms, length_s * 1e3) / 1e3
-
-    def received(self, answer: Answer) -> Answer:
-        """Return an answer that is received now; record its lateness if the deadline interrupted it or it is late."""
-        now = time.perf_counter()
-        waited = answer.reason == "deadline"
-        if self._at > self._begun and (waited or now > self._at):
-            self._late.add((now - self._at) * 1e3, waited=waited)
-        return replace(answer, elapsed_ms=(now - self._begun) * 1e3)
-
-
-class AsyncClient:
+class AsyncClient(AbstractAsyncContextManager["AsyncClient"]):
     """A client of the service for one event loop; an asynchronous context manager.
 
     Parameters, methods and errors are those of `Client`, with `await`. A call from a second event loop raises
@@ -106,10 +78,6 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return f"<AsyncClient {self._transport.url}>"
-
-    async def __aenter__(self) -> Self:
-        self._transport.lifetime.check()
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -184,12 +152,14 @@ class AsyncClient:
             The server refuses the prediction.
         """
         begun = time.perf_counter()
-        checked = call_options({"rows": 1, **options}, "deadline_ms")
+        length_s = checked_seconds(deadline_ms)
+        checked = call_options({"rows": 1, **options, "deadline_ms": deadline_ms})
         if checked.policy == "arrived":
-            words = "expected 'prefix' or 'best': groups after one that fails count anyway"
-            raise ValuesError(f"policy is 'arrived'; {words}")
-        answer, deadline = await self._in_loop(self._run, begun, extractors, x, deadline_ms, checked, worker)
-        return deadline.received(answer)
+            raise ValuesError(
+                "policy is 'arrived'; expected 'prefix' or 'best': groups after one that fails count anyway"
+            )
+        answer, begun = await self._in_loop(self._run, begun, extractors, x, checked, worker)
+        return self._received(answer, begun, length_s)
 
     async def predict(self, groups: Mapping[str, Any], **options: Unpack[PredictOptions]) -> Answer:
         """Answer from available groups.
@@ -239,8 +209,8 @@ class AsyncClient:
             model = await self._in_loop(self._described, checked.model)
             encoded = encode_all(groups, checked.rows, model.columns_by_group)
             begun = time.perf_counter()
-        answer, deadline = await self._in_loop(self._predict, begun, encoded, checked)
-        return answer if deadline is None else deadline.received(answer)
+        answer, begun = await self._in_loop(self._predict, begun, encoded, checked)
+        return answer if checked.deadline_ms is None else self._received(answer, begun, checked.deadline_ms / 1e3)
 
     def session(self, model: str | None = None, rows: int | None = None) -> AsyncSession:
         """Return a session, an asynchronous context manager; see `Client.session`."""
@@ -278,8 +248,8 @@ class AsyncClient:
             Rows of the prediction, for `cost_total` and `spent_total`; None means the number that the model's costs are
             stated for.
         """
-        options = {"budget": budget, "rows": rows}
-        params: dict[str, Any] = {"have": list(have)} | {k: v for k, v in options.items() if v is not None}
+        limits = {"budget": budget, "rows": rows}
+        params: dict[str, Any] = {"have": list(have)} | {k: v for k, v in limits.items() if v is not None}
         path = f"/models/{quote(model or (await self._described(None)).name, safe='')}/plan"
         return parsed(await self._transport.request("GET", path, params=params), Plan.model_validate_json)
 
@@ -335,47 +305,48 @@ class AsyncClient:
         return await function(*args, **kwargs)
 
     async def _run(
-        self,
-        begun: float,
-        extractors: Extractors,
-        x: Any,
-        deadline_ms: float,
-        options: PredictionOptions,
-        worker: Worker,
-    ) -> tuple[Answer, _Deadline]:
-        """Run extractors under a deadline that counts from `begun`, in seconds of `time.perf_counter`."""
-        length_s = checked_seconds(deadline_ms)
-        known, deadline = await self._timed(begun, length_s, options)
+        self, begun: float, extractors: Extractors, x: Any, options: PredictionOptions, worker: Worker
+    ) -> tuple[Answer, float]:
+        """Run extractors; return the answer, and when the deadline began to count, in s of `time.perf_counter`."""
+        known, begun, until = await self._timed(begun, options)
         known.check(extractors)
         base = known.base_rate(options)
-        if base.complete or length_s == 0:
-            return replace(base, reason="budget" if base.complete else "deadline"), deadline
-        pool = await self._workers.pool(extractors, worker, deadline.until)
+        if base.complete or not options.deadline_ms:
+            return replace(base, reason="budget" if base.complete else "deadline"), begun
+        pool = await self._workers.pool(extractors, worker, until)
         if pool is None:
-            return replace(base, reason="deadline").with_note("the workers of these extractors are starting"), deadline
-        answer = await Run(self._connection, options, deadline.until, known, pool).compute(x, length_s)
+            return replace(base, reason="deadline").with_note("the workers of these extractors are starting"), begun
+        answer = await Run(self._connection, options, until, known, pool).compute(x)
         self._known.check_version(options.model, answer)
-        return answer, deadline
+        return answer, begun
 
     async def _predict(
         self, begun: float, groups: Mapping[str, Encoded], options: PredictionOptions
-    ) -> tuple[Answer, _Deadline | None]:
+    ) -> tuple[Answer, float]:
         options = msgspec.structs.replace(options, rows=next((each.rows for each in groups.values()), options.rows))
         if options.deadline_ms is None:
             until = time.perf_counter() + self._transport.timeout_s
-            return await Call(self._connection, options, until).predict(groups), None
-        known, deadline = await self._timed(begun, options.deadline_ms / 1e3, options)
+            return await Call(self._connection, options, until).predict(groups), begun
+        known, begun, until = await self._timed(begun, options)
         if options.deadline_ms == 0:
-            return replace(known.base_rate(options), reason="deadline"), deadline
-        answer = await Call(self._connection, options, deadline.until, known.base_rate).predict(groups)
+            return replace(known.base_rate(options), reason="deadline"), begun
+        answer = await Call(self._connection, options, until, known.base_rate).predict(groups)
         self._known.check_version(options.model, answer)
-        return answer, deadline
+        return answer, begun
 
-    async def _timed(self, begun: float, length_s: float, options: PredictionOptions) -> tuple[KnownModel, _Deadline]:
-        """Return the model and the deadline of a call, whose clock starts when the model is known."""
+    async def _timed(self, begun: float, options: PredictionOptions) -> tuple[KnownModel, float, float]:
+        """Return the model, when the deadline begins to count, which is once the model is known, and when to answer."""
         was_known = options.model in self._known.models
         known = await self._known.learn(options.model)
-        return known, _Deadline(begun if was_known else time.perf_counter(), length_s, self._late)
+        begun, length_ms = begun if was_known else time.perf_counter(), options.deadline_ms or 0.0
+        return known, begun, begun + (length_ms - early_ms(self._late.margin_ms, length_ms)) / 1e3
+
+    def _received(self, answer: Answer, begun: float, length_s: float) -> Answer:
+        """Return an answer that is received now; record its lateness if the deadline interrupted it or it is late."""
+        now, waited = time.perf_counter(), answer.reason == "deadline"
+        if length_s > 0 and (waited or now > begun + length_s):
+            self._late.add((now - begun - length_s) * 1e3, waited=waited)
+        return replace(answer, elapsed_ms=(now - begun) * 1e3)
 
     async def _described(self, model: str | None) -> ModelSummary:
         """Return the cached description of a model; the server refuses None if it has several models."""
@@ -414,11 +385,6 @@ class _SessionProperties:
         return None if self._state.created is None else self._state.created.expires_in_s
 
 
-_CREATED = msgspec.json.Decoder(SessionCreated)
-_STORED = msgspec.json.Decoder(SessionTook)
-_ENDED = (404, 410)  # HTTP statuses of a session that does not exist any more
-
-
 class AsyncSession(_SessionProperties):
     """A session on the server, as an asynchronous context manager; created by `AsyncClient.session`.
 
@@ -455,9 +421,10 @@ class AsyncSession(_SessionProperties):
             if self._closed:
                 raise ClosedError("this session is closed; begin a new one")
             if state.created is None:
-                content = JSON.encode(SessionRequest(state.model, self._rows))
-                reply = await self._transport.request("POST", "/sessions", content=content, once=True)
-                state.created = parsed(reply, _CREATED.decode)
+                reply = await self._transport.request(
+                    "POST", "/sessions", content=JSON.encode(SessionRequest(state.model, self._rows)), once=True
+                )
+                state.created = parsed(reply, msgspec.json.Decoder(SessionCreated).decode)
                 state.model = state.created.model
                 state.path = f"/sessions/{quote(state.created.id, safe='')}"
 
@@ -497,9 +464,10 @@ class AsyncSession(_SessionProperties):
             name: each.values if each.dtype is None else {"dtype": each.dtype, "values": each.values}
             for name, each in encoded.items()
         }
-        path = f"{self._state.path}/groups"
-        reply = await self._transport.request("POST", path, content=MSGPACK.encode(content), form=MSGPACK)
-        return parsed(reply, _STORED.decode)
+        reply = await self._transport.request(
+            "POST", f"{self._state.path}/groups", content=MSGPACK.encode(content), form=MSGPACK
+        )
+        return parsed(reply, msgspec.json.Decoder(SessionTook).decode)
 
     async def predict(self, **options: Unpack[SessionOptions]) -> Answer:
         """Answer from the groups sent so far; the session stays open.
@@ -521,10 +489,12 @@ class AsyncSession(_SessionProperties):
         """
         checked = call_options(options, "model", "rows")
         await self.open()
-        waits_s = (checked.deadline_ms or 0.0) / 1e3
-        params = {name: value for name in NAMES if (value := getattr(checked, name)) != getattr(DEFAULTS, name)}
-        path = f"{self._state.path}/predict"
-        reply = await self._transport.request("GET", path, params=params, waits_s=waits_s)
+        reply = await self._transport.request(
+            "GET",
+            f"{self._state.path}/predict",
+            params=msgspec.to_builtins(checked),  # without defaults
+            waits_s=(checked.deadline_ms or 0.0) / 1e3,
+        )
         return answer_of(parsed(reply, msgspec.json.decode))
 
     async def close(self) -> None:
@@ -537,7 +507,7 @@ class AsyncSession(_SessionProperties):
             try:
                 await self._transport.request("DELETE", self._state.path)
             except ProblemError as problem:
-                if problem.status not in _ENDED:
+                if problem.status not in (404, 410):  # it has ended already
                     raise
 
 
@@ -621,11 +591,7 @@ def _in_thread(
 
     @wraps(method)
     def called(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Result:
-        try:
-            method(self._async, *args, **kwargs).send(None)
-        except StopIteration as returned:
-            return cast(Result, returned.value)
-        raise RuntimeError(f"{method.__name__} waits outside of the event loop")
+        return finished(method(self._async, *args, **kwargs))
 
     return called
 
@@ -642,7 +608,7 @@ def _in_portal(
     return called
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A thread-safe client of the service; a context manager.
 
     Parameters
@@ -700,9 +666,6 @@ class Client:
 
     def __repr__(self) -> str:
         return repr(self._async).replace("Async", "")
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -18,8 +18,6 @@ caller receives the last error.
 from __future__ import annotations
 
 import asyncio
-import copy
-import logging
 import math
 import random
 import time
@@ -28,7 +26,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,12 +46,10 @@ from anytime_service.client.errors import (
     ReplyError,
 )
 from anytime_service.client.messages import Encoded, decode_reply
-from anytime_service.client.transport import Socket, Transport, joined
+from anytime_service.client.transport import Socket, Transport, joined, log
 from anytime_service.schemas.codecs import MSGPACK
 from anytime_service.schemas.messages import BeginFrame, EndFrame, PackedGroupFrame
 from anytime_service.schemas.options import PARAMETERS, PredictionOptions, checked_options
-
-_log = logging.getLogger("anytime.client")
 
 K = 1.2  # ratio of requests sent to requests accepted
 FEW = 3.0  # number of refusals below which the client does not throttle
@@ -175,12 +171,7 @@ class NetworkMargin:
 
 MAX_OPEN = 1024  # largest number of open predictions
 MAX_ABANDONED = 256  # largest number of abandoned predictions whose answers still update the margin
-MAX_OUTCOMES = 4096  # largest number of unread outcomes of a prediction; a further one replaces the oldest
 MAX_UNSENT_BYTES = 64 * 1024 * 1024  # largest number of unsent bytes; a network with more counts as broken
-
-Outcome: TypeAlias = Answer | ProblemError | ConnectionLostError
-"""The answer, the refusal of a message, or the loss of the WebSocket."""
-
 
 FIRST_PAUSE_S = 0.05
 MAX_PAUSE_S = 1.0
@@ -217,7 +208,7 @@ class Connection:
         if self._socket is not None:
             return True
         if self._refused is not None and until < self._retry_at:
-            raise copy.copy(self._refused) from self._refused
+            raise type(self._refused)(*self._refused.args) from self._refused
         if self._attempt is None or self._attempt.done():
             self._attempt = self.transport.lifetime.start(self._connect())
         return await joined(self._attempt, until)
@@ -282,12 +273,14 @@ class Connection:
                     self._handle(*reply)
         except ConnectionClosed as error:
             closed = "" if error.rcvd is None else f"{error.rcvd.code} {error.rcvd.reason}".strip()
-            broke = "the connection to the server broke"
-            self._lose(socket, f"the server closed the connection ({closed})" if closed else broke)
+            self._lose(
+                socket,
+                f"the server closed the connection ({closed})" if closed else "the connection to the server broke",
+            )
         except ReplyError as error:
             self._lose(socket, str(error))
         except Exception as error:
-            _log.exception("reading from the server failed")
+            log.exception("reading from the server failed")
             # Calls must not wait for a reader that has ended.
             self._lose(socket, f"reading from the server failed: {error!r}")
         finally:
@@ -306,7 +299,7 @@ class Connection:
         call = (self._open.get(name) or self._abandoned.get(name)) if isinstance(name, int) else None
         if call is None:
             if kind == "error" and name is None:
-                _log.warning("the server refused a frame: %s", content)
+                log.warning("the server refused a frame: %s", content)
         elif isinstance(content, ProblemError):
             call.receive(content)
         elif kind == "update":
@@ -314,7 +307,6 @@ class Connection:
         else:
             self._open.pop(call.id, None)
             self._abandoned.pop(call.id, None)
-            call.answered = True
             call.receive(content)
             if call.delay is not None:
                 delay_ms = call.delay.stop()
@@ -363,8 +355,8 @@ class Call:
     seconds of `time.perf_counter`. `base_rate` returns the base rate for some options; None for a call without a
     deadline, whose `until` is a timeout.
 
-    `sent` has values and computing time of the groups sent, except those that a restart excluded. `refused` is the
-    refusal by an overloaded server, after which the call sends nothing.
+    `sent` has values and computing time of the groups sent, except those that a restart excluded. `result` is the
+    server's answer, and `refused` its refusal; after that of an overloaded server the call sends nothing.
     """
 
     def __init__(
@@ -382,10 +374,9 @@ class Call:
         self.delay: NetworkDelay | None = None
         self.sent: dict[str, tuple[Encoded, float | None]] = {}
         self.update: Answer | None = None
-        self.answered = False
+        self.result: Answer | None = None
         self.refused: ProblemError | None = None
         self._base_rate = base_rate
-        self._outcomes: deque[Outcome] = deque(maxlen=MAX_OUTCOMES)
         self._changed = asyncio.Event()
         self._ended = False
         self._breaks = 0
@@ -394,6 +385,11 @@ class Call:
     @property
     def expired(self) -> bool:
         return time.perf_counter() >= self.until
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither an answer nor a refusal was received."""
+        return self.result is None and self.refused is None
 
     async def predict(self, groups: Mapping[str, Encoded]) -> Answer:
         """Send available groups, and return the answer by the deadline: the server's, else that of `fallback`.
@@ -416,20 +412,21 @@ class Call:
         The server includes these times in its statistics, which would otherwise contain fast groups only. Without an
         answer, the prediction may still be open on the server, and needs the values too.
         """
-        self._send(group, _NO_VALUES if self.answered else values, took_ms)
+        self._send(group, values if self.result is None else _NO_VALUES, took_ms)
 
-    def receive(self, outcome: Outcome) -> None:
-        """Record an outcome, also in the throttle, and wake the call. Called by the connection."""
+    def receive(self, outcome: Answer | ProblemError | ConnectionLostError) -> None:
+        """Record the answer, the refusal of a message, or the loss of the WebSocket, and wake the call."""
         if isinstance(outcome, ConnectionLostError):
             self._broken = outcome
             self.socket = None
         elif isinstance(outcome, Answer):
             self.connection.throttle.record(accepted=outcome.reason != "overload")
-        elif outcome.overloaded:
-            self.connection.throttle.record(accepted=False)
-            self.refused = outcome
-            self.socket = None
-        self._outcomes.append(outcome)
+            self.result = outcome
+        elif self.is_open:
+            if outcome.overloaded:
+                self.connection.throttle.record(accepted=False)
+                self.socket = None
+            self._refuse(outcome)
         self._changed.set()
 
     def end(self) -> None:
@@ -443,13 +440,14 @@ class Call:
             return
         self.options = msgspec.structs.replace(self.options, policy=policy)
         self.sent.pop(without, None)
-        if self.socket is not None and not self.answered:
+        if self.socket is not None and self.result is None:
             self.connection.send(self, EndFrame(self.id))
-            self._outcomes.clear()
             self._open()
 
     async def answer(self, *, accepts_overload: bool) -> Answer | None:
         """Begin, wait for the server's answer, and close; None after the deadline, a loss, or an accepted overload.
+
+        A timer wakes the call; it cancels no task and uses no timeout wrapper, so the call returns on time.
 
         If the server has recently refused many predictions, the client may reject one with a deadline itself, which
         counts as a refusal. Raise ClientError for any other refusal, and if the server is unreachable; without a
@@ -458,26 +456,39 @@ class Call:
         has_deadline = self._base_rate is not None
         try:
             if has_deadline and self.connection.throttle.rejects():
-                why = "it refused many predictions in the last seconds, so the client did not send this one"
                 self.refused = ProblemError(
-                    503, "Service Unavailable", f"{why}; retry in a second", type=OVERLOADED, retry_after_s=1.0
+                    503,
+                    "Service Unavailable",
+                    "it refused many predictions in the last seconds, so the client did not send this one; retry in a "
+                    "second",
+                    type=OVERLOADED,
+                    retry_after_s=1.0,
                 )
             elif await self.connection.ready(self.until):
                 self._open()
-            while self.refused is None:
-                outcome = await self._next()
-                if not isinstance(outcome, ProblemError):
-                    return outcome
-                if not outcome.overloaded:
-                    self._fail(outcome)
+            while self.is_open and not self.expired:
+                if self.socket is None and self._broken is not None:
+                    await self._reconnect(self._broken)
+                else:
+                    self._changed.clear()
+                    timer = asyncio.get_running_loop().call_later(
+                        max(self.until - time.perf_counter(), 0.0), self._changed.set
+                    )
+                    await self._changed.wait()
+                    timer.cancel()
+            # After a stall of this process the timer fires before the loop reads the socket.
+            now = time.perf_counter()
+            reading = LateReading(now - self.until, now)
+            while self.is_open and self.socket is not None and reading.has_turn(time.perf_counter(), unread=False):
+                await asyncio.sleep(0)
         except ConnectionLostError:
             if not (has_deadline and self._breaks):
                 raise
         finally:
             self.close()
-        if self.refused is not None and not (has_deadline and accepts_overload):
+        if self.refused is not None and not (self.refused.overloaded and has_deadline and accepts_overload):
             raise self.refused
-        return None
+        return self.result
 
     def fallback(self) -> Answer:
         """Return the last update, or the base rate without one, instead of the server's answer; the note says why.
@@ -502,15 +513,15 @@ class Call:
 
     def close(self) -> None:
         """Release the prediction. Idempotent; `send_late` is possible afterwards."""
-        if not (self.answered or self.expired):
+        if self.result is None and not self.expired:
             self.end()  # that of a cancelled call would stay open on the server
         self._ended = True
         self.sent.clear()
         self.connection.abandon(self)
 
-    def _fail(self, problem: ProblemError) -> None:
+    def _refuse(self, problem: ProblemError) -> None:
         """Handle a refusal of the prediction or of a group."""
-        raise problem
+        self.refused = problem
 
     def _send(self, group: str, values: Encoded, took_ms: float | None) -> None:
         self.connection.send(self, PackedGroupFrame(self.id, group, values.values, took_ms, values.dtype))
@@ -532,37 +543,11 @@ class Call:
         if self._ended:
             self.connection.send(self, EndFrame(self.id))
 
-    async def _next(self) -> Answer | ProblemError | None:
-        """Wait for the next reply; return None after the deadline.
-
-        A timer wakes the call; it cancels no task and uses no timeout wrapper, so the call returns on time. Raise
-        ConnectionLostError if the connection broke and connecting again failed, and ProblemError if the server rejected
-        the key of the new connection.
-        """
-        while not self.expired:
-            outcome = self._outcomes.popleft() if self._outcomes else None
-            if isinstance(outcome, ConnectionLostError):
-                await self._reconnect(outcome)
-            elif outcome is not None:
-                return outcome
-            else:
-                self._changed.clear()
-                timer = asyncio.get_running_loop().call_later(
-                    max(self.until - time.perf_counter(), 0.0), self._changed.set
-                )
-                await self._changed.wait()
-                timer.cancel()
-        # After a stall of this process the timer fires before the loop reads the socket.
-        now = time.perf_counter()
-        reading = LateReading(now - self.until, now)
-        while self.socket is not None and not self.answered:
-            if not reading.has_turn(time.perf_counter(), unread=False):
-                break
-            await asyncio.sleep(0)
-        late = self._outcomes.popleft() if self._outcomes else None
-        return None if isinstance(late, ConnectionLostError) else late
-
     async def _reconnect(self, lost: ConnectionLostError) -> None:
+        """Begin again on a new connection, if there is one before the deadline.
+
+        Raise ConnectionLostError if connecting failed, and ProblemError if the server rejected the key.
+        """
         self._breaks += 1
         if self._breaks > MAX_BREAKS:
             raise lost

@@ -14,22 +14,13 @@ Invalid arguments raise the same errors as in the library: ValuesError, Extracto
 
 from __future__ import annotations
 
-from typing import Any, Self, cast
-
 from anytime.errors import AnytimeError
 
 OVERLOADED = "urn:anytime:problem:overloaded"
 
 
 class ClientError(AnytimeError):
-    """An invalid call, or a call that failed."""
-
-    def __copy__(self) -> Self:
-        """Return the same error without its traceback, even where a package has replaced how errors are pickled."""
-        make, arguments, *_ = cast(tuple[Any, ...], self.__reduce__())
-        copied: Self = make(*arguments)
-        copied.__dict__.update(self.__dict__)
-        return copied
+    """An invalid call, or a call that failed; its `args` make the same error again, for another caller."""
 
 
 class ClosedError(ClientError):
@@ -69,11 +60,10 @@ class ProblemError(ClientError):
         title: str,
         detail: str,
         field: str | None = None,
-        *,
         type: str = "about:blank",  # noqa: A002  (its name in RFC 9457)
         retry_after_s: float | None = None,
     ) -> None:
-        super().__init__(status, title, detail, field)
+        super().__init__(status, title, detail, field, type, retry_after_s)
         self.status = status
         self.title = title
         self.detail = detail

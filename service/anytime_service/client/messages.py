@@ -25,8 +25,7 @@ from anytime.inference.values import labels_of, plain_values
 from anytime.model.model import Expected
 from anytime_service.client.errors import ProblemError, ReplyError
 from anytime_service.schemas.catalogue import ModelColumn
-from anytime_service.schemas.messages import Dtype
-from anytime_service.schemas.values import Values
+from anytime_service.schemas.messages import Dtype, Values
 
 Parsed = TypeVar("Parsed")
 

@@ -9,7 +9,6 @@ supports the policy "arrived" then answers from the groups that have arrived; an
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -31,12 +30,10 @@ from anytime.inference.workers import Worker, Workers
 from anytime_service.client.engine import Call, Connection
 from anytime_service.client.errors import ProblemError
 from anytime_service.client.messages import encode_values
-from anytime_service.client.transport import Lifetime, joined
+from anytime_service.client.transport import Lifetime, joined, log
 from anytime_service.schemas.catalogue import ModelSummary
 from anytime_service.schemas.codecs import BY_ROW
 from anytime_service.schemas.options import ADDED, PredictionOptions
-
-_log = logging.getLogger("anytime.client")
 
 MAX_POOLS = 4  # largest number of cached pools; pools in use may exceed it
 MAX_SCHEDULES = 64  # largest number of row counts for which a pool knows durations of groups
@@ -60,7 +57,7 @@ class Pool:
         """Compute every group of one row once in every worker, then once more for their durations, as `Runner` does."""
         schedule = self.schedule(description, 1)
         groups = {group.name: group for group in description.groups}
-        steps = tasks_of([step.adds for step in description.steps], groups, self.extractors)
+        tasks = [*chain.from_iterable(tasks_of((step.adds for step in description.steps), groups, self.extractors))]
 
         def measure(arrival: Arrival) -> bool:
             if arrival.error is None:
@@ -69,12 +66,8 @@ class Pool:
                 schedule.failed(arrival.group, arrival.error, time.perf_counter())
             return True
 
-        for count, receive in ((self.workers.count, lambda _: True), (1, measure)):
-            extractions = [Extraction(list(chain.from_iterable(steps)), x, receive) for _ in range(count)]
-            for extraction in extractions:
-                self.workers.start(extraction)
-            for extraction in extractions:
-                await asyncio.to_thread(extraction.wait, math.inf)
+        await asyncio.to_thread(self.workers.compute_all, tasks, x, [lambda _: True] * self.workers.count)
+        await asyncio.to_thread(self.workers.compute_all, tasks, x, [measure])
 
     def schedule(self, description: ModelSummary, rows: int) -> Schedule:
         if rows not in self.schedules:
@@ -132,7 +125,7 @@ class WorkerCache:
             pool.workers = await asyncio.to_thread(Workers, pool.extractors, pool.worker, max_workers=self._max_workers)
         except Exception as error:  # raised by the calls that wait for it, if there are any
             self._pools.remove(pool)
-            _log.warning("workers did not start: %s", error)
+            log.warning("workers did not start: %s", error)
             raise
         if self._lifetime.closed:
             self._close(pool)
@@ -245,13 +238,13 @@ class Run(Call):
         self._finished = False
         self._closed = False
 
-    async def compute(self, x: Any, seconds: float) -> Answer:
+    async def compute(self, x: Any) -> Answer:
         """Compute groups of `x`, send them, and return the answer; then abandon the running extractor.
 
         Raise ClientError if the server is unreachable or refuses, and ExtractorError if `x` is not picklable for a
-        process. `seconds` is the length of the deadline.
+        process.
         """
-        self._start(x, seconds)
+        self._start(x)
         self._pool.users += 1
         answer = await self.answer(accepts_overload=True)
         now = time.perf_counter()
@@ -267,9 +260,12 @@ class Run(Call):
         elif answer.reason == "end" and (extraction.skipped or self._left_out):
             answer = replace(answer, reason="deadline")
         known = [group.name for group in self._known.description.groups]
-        others = [name for name in self._pool.extractors if name not in known]
-        unknown = [f"there is no group {name!r} to extract; {suggestion(name, known)}" for name in others[:1]]
-        for note in (*unknown, "; ".join(filter(None, notes))):
+        unknown = [
+            f"there is no group {name!r} to extract; {suggestion(name, known)}"
+            for name in self._pool.extractors
+            if name not in known
+        ]
+        for note in (*unknown[:1], "; ".join(filter(None, notes))):
             answer = answer.with_note(note) if note else answer
         # The answer lists as missing what the server had not received, even if the client had sent it.
         return replace(answer, unused_groups=tuple(group for group in self._computed if group in answer.missing))
@@ -280,11 +276,12 @@ class Run(Call):
         self._extraction.cancel()
         super().close()
 
-    def _start(self, x: Any, seconds: float) -> None:
+    def _start(self, x: Any) -> None:
         """Start the groups that can end before the deadline and the network margin."""
         now = time.perf_counter()
-        until = self.until - early_ms(self.connection.margin.ms, seconds * 1e3) / 1e3
-        self._left_out = self._schedule.left_out(self._pool.workers.abandoned(), now, seconds)
+        length_ms = self.options.deadline_ms or 0.0
+        until = self.until - early_ms(self.connection.margin.ms, length_ms) / 1e3
+        self._left_out = self._schedule.left_out(self._pool.workers.abandoned(), now, length_ms / 1e3)
         description = self._known.description
         prefix = description.prefix(self.options.budget, self.options.policy)
         names = [step.adds for step in description.steps[:prefix]]
@@ -346,13 +343,14 @@ class Run(Call):
         if self._failures or self._extraction.skipped or self._left_out:
             self.end()
 
-    def _fail(self, problem: ProblemError) -> None:
-        """Treat a group that the server refused as failed; raise any other refusal."""
+    def _refuse(self, problem: ProblemError) -> None:
+        """Treat a group that the server refused as failed; any other refusal is that of the prediction."""
         kind, _, path = (problem.field or "").partition(".")
-        if kind != "groups":
-            raise problem
-        named = (group for group in self.sent if path == group or path.startswith(f"{group}["))
-        self._lack(next(named, path), problem.detail)
+        named = [group for group in self._pool.extractors if path == group or path.startswith(f"{group}[")]
+        if kind == "groups" and named:
+            self._lack(named[0], problem.detail)
+        else:
+            super()._refuse(problem)
 
     def _lack(self, group: str, error: str) -> None:
         """Continue without a group, if the model can; otherwise request the answer."""

@@ -17,26 +17,24 @@ passes the result to both:
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import math
 import os
 import re
-import socket
 import time
 from abc import ABC, abstractmethod
-from asyncio.staggered import staggered_race
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
-from ssl import SSLContext, SSLError, create_default_context
+from ssl import SSLContext, create_default_context
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies
 
+import anyio.abc
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -70,7 +68,7 @@ NEXT_AFTER_S = 0.25  # after this time without an answer, the next address of a 
 ASGIApp: TypeAlias = Callable[..., Awaitable[None]]
 Result = TypeVar("Result")
 
-_log = logging.getLogger("anytime.client")
+log = logging.getLogger("anytime.client")
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 _BROKEN = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
@@ -118,12 +116,10 @@ def _matches(host: str, port: int, entry: str) -> bool:
     if wanted and wanted != str(port):
         return False
     with suppress(ValueError):  # a name, not an address
-        address = ip_address(host)
-        with suppress(ValueError):
-            return address in ip_network(name, strict=False)
-        return False
+        return ip_address(host) in ip_network(name, strict=False)
     name = name.removeprefix("*").strip(".")
-    return bool(name) and (host == name or host.endswith(f".{name}"))
+    is_name = bool(name.strip("0123456789."))  # the end of an address is no domain
+    return is_name and (host == name or host.endswith(f".{name}"))
 
 
 def certificates() -> SSLContext:
@@ -131,17 +127,18 @@ def certificates() -> SSLContext:
 
     Raise ClientError, which names the variable, if its file or folder is unreadable or not of certificates.
     """
-    for name, exists in (("SSL_CERT_FILE", os.path.isfile), ("SSL_CERT_DIR", os.path.isdir)):
+    context = create_default_context()  # OpenSSL ignores invalid ones
+    readers: dict[str, Callable[[str], object]] = {
+        "SSL_CERT_FILE": context.load_verify_locations,
+        "SSL_CERT_DIR": os.listdir,
+    }
+    for name, read in readers.items():
         path = os.environ.get(name)
-        if path and not exists(path):
-            raise ClientError(f"{name} is {path!r}, which does not exist; expected certificates, or no {name}")
-    context = create_default_context()
-    path = os.environ.get("SSL_CERT_FILE")
-    if path:
-        try:  # OpenSSL itself ignores an invalid file
-            context.load_verify_locations(path)
-        except (OSError, SSLError) as error:
-            raise ClientError(f"SSL_CERT_FILE is {path!r}, which is no file of certificates: {error}") from error
+        try:
+            if path:
+                read(path)
+        except OSError as error:  # also that of TLS
+            raise ClientError(f"{name} is {path!r}: {error}; expected certificates, or no {name}") from error
     return context
 
 
@@ -194,7 +191,7 @@ class Lifetime:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, AnytimeError):  # `joined` raises those
-            _log.error("a task of the client failed", exc_info=error)
+            log.error("a task of the client failed", exc_info=error)
 
 
 async def joined(task: asyncio.Task[Any], until: float = math.inf) -> bool:
@@ -209,7 +206,7 @@ async def joined(task: asyncio.Task[Any], until: float = math.inf) -> bool:
     except asyncio.CancelledError:
         raise ClosedError("this client was closed during the call; create a new one") from None
     except ClientError as error:
-        raise copy.copy(error) from error
+        raise type(error)(*error.args) from error
     return task.done()
 
 
@@ -240,13 +237,12 @@ class Transport(ABC):
         parts = server_url("http://localhost" if self.uds else url, _SCHEMES)  # the host is only that of the header
         if parts is None or parts.query or parts.fragment:
             raise ClientError(f"the address of the server is {self.url!r}; expected one like http://127.0.0.1:8000")
-        credentials = None if api_key is None else f"Bearer {api_key}"
+        self.headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         if parts.username is not None:
             if api_key is not None:
                 raise ClientError(f"both the address {self.url} and api_key have credentials; expected one of them")
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            credentials = f"Basic {b64encode(user.encode()).decode()}"
-        self.headers = {} if credentials is None else {"Authorization": credentials}
+            self.headers = {"Authorization": f"Basic {b64encode(user.encode()).decode()}"}
         scheme = _SCHEMES[parts.scheme]
         base = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
         self.http = f"{scheme.replace('ws', 'http')}://{base}"
@@ -280,8 +276,10 @@ class Transport(ABC):
 
     async def model(self, name: str) -> ModelSummary:
         """Return the description of a model, without the fields that this client does not know."""
-        reply = await self.request("GET", f"/models/{quote(name, safe='')}")
-        return parsed(reply, partial(ModelSummary.model_validate_json, extra="ignore"))
+        return parsed(
+            await self.request("GET", f"/models/{quote(name, safe='')}"),
+            partial(ModelSummary.model_validate_json, extra="ignore"),
+        )
 
     async def request(
         self,
@@ -328,11 +326,7 @@ class Transport(ABC):
             raise ConnectionLostError(f"{method} {path} at {self.url} broke: {reason}") from error
         if response.is_success:
             return body
-        title = response.reason_phrase or "refused"
-        text = body[:200].decode("utf-8", "replace").strip() or title
-        after_s = seconds_of(response.headers.get("Retry-After", ""))
-        other = ProblemError(response.status_code, title, text, retry_after_s=after_s)
-        raise self._refusal(path, response.status_code, response.headers, body, other)
+        raise self._refusal(path, response.status_code, response.headers, body)
 
     async def close(self) -> None:
         """End the tasks of the client, then close the connections for requests."""
@@ -344,24 +338,21 @@ class Transport(ABC):
         reason = " ".join(str(error).split()) or type(error).__name__
         return ConnectionLostError(f"cannot connect to {self.url}: {reason}")
 
-    def _refused(self, status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
-        """Return the error of a handshake that was refused."""
-        other = ConnectionLostError(f"{self.url} refused the connection with HTTP status {status}")
-        return self._refusal("/stream", status, headers, body, other)
-
-    def _refusal(
-        self, path: str, status: int, headers: Mapping[str, str], body: bytes, other: ClientError
-    ) -> ClientError:
-        """Return the error of a response to `path`: a redirect, problem details, or any `other`."""
+    def _refusal(self, path: str, status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
+        """Return the error of a response to a request or a handshake: a redirect, problem details, or any other."""
         location = headers.get("Location")
         if location is not None and 300 <= status < 400:
             target = urlsplit(urljoin(self.http + path, location))._replace(query="", fragment="").geturl()
             where = without_password(target).removesuffix(path)
             return ReplyError(f"{self.url} redirects to {where} ({status}); expected the address of the server itself")
+        after_s = seconds_of(headers.get("Retry-After", ""))
         if body and MEDIA_TYPE in headers.get("Content-Type", ""):
-            after_s = seconds_of(headers.get("Retry-After", ""))
             return problem_of(parsed(body, msgspec.json.decode), status, after_s)
-        return other
+        if path == "/stream":
+            return ConnectionLostError(f"{self.url} refused the connection with HTTP status {status}")
+        title = httpx.codes.get_reason_phrase(status) or "refused"
+        text = body[:200].decode("utf-8", "replace").strip() or title
+        return ProblemError(status, title, text, retry_after_s=after_s)
 
     async def _exchange(self, method: str, url: str, **request: Any) -> tuple[httpx.Response, bytes]:
         self.lifetime.check()
@@ -387,7 +378,10 @@ class _Connect(connect):
 
 
 class Network(Transport):
-    """The way to a server over TCP, with or without TLS and a proxy, or over a Unix socket."""
+    """The way to a server over TCP, with or without TLS and a proxy, or over a Unix socket.
+
+    A name often has an IPv6 and an IPv4 address, and packets to one of them may be lost (RFC 8305, "happy eyeballs").
+    """
 
     def __init__(self, url: str, api_key: str | None, timeout_s: float, ssl: SSLContext | None = None) -> None:
         super().__init__(url, api_key, timeout_s)
@@ -418,18 +412,21 @@ class Network(Transport):
                 return await self._handshake()
         except InvalidStatus as error:
             refusal = error.response
-            raise self._refused(refusal.status_code, refusal.headers, bytes(refusal.body or b"")) from error
+            raise self._refusal("/stream", refusal.status_code, refusal.headers, bytes(refusal.body or b"")) from error
 
     async def _handshake(self) -> Socket:
         where: dict[str, Any] = {"ssl": self._context, "proxy": self._proxy}
+        parts = urlsplit(self.http)
+        host = parts.hostname or ""
         if self.uds:
             where = {"unix": True, "path": self.uds}
-        elif self._proxy is None:
-            parts = urlsplit(self.http)
-            async with asyncio.timeout(self.timeout_s):
-                where["sock"] = await _connected(parts.hostname or "", parts.port or PORTS[parts.scheme])
-        elif isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):  # uvloop has no such option
+        elif isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
             where["happy_eyeballs_delay"] = NEXT_AFTER_S
+        elif self._proxy is None and ":" not in host and host.strip("0123456789."):
+            # uvloop has no such option: a first connection to a name shows which address answers.
+            connecting = anyio.connect_tcp(host, parts.port or PORTS[parts.scheme])
+            async with asyncio.timeout(self.timeout_s), await connecting as found:
+                where["host"] = found.extra(anyio.abc.SocketAttribute.remote_address)[0]  # noqa: S610  (not of Django)
         return await _Connect(
             self.stream,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -442,33 +439,6 @@ class Network(Transport):
             max_size=MAX_REPLY_BYTES,
             **where,
         )
-
-
-async def _connected(host: str, port: int) -> socket.socket:
-    """Return a socket that is connected to the first address of a name that answers; raise OSError if none does.
-
-    A name often has an IPv6 and an IPv4 address, and packets to one of them may be lost (RFC 8305, "happy eyeballs").
-    httpx does the same for HTTP; asyncio can, but not every event loop.
-    """
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # The first address of each family, then the second of each, and so on.
-    ordered = sorted(found, key=lambda each: [other for other in found if other[0] == each[0]].index(each))
-    made, _, errors = await staggered_race([partial(_attempt, each) for each in ordered], NEXT_AFTER_S)
-    if isinstance(made, socket.socket):
-        return made
-    raise OSError("; ".join(dict.fromkeys(map(str, errors))))
-
-
-async def _attempt(found: tuple[int, int, int, str, Any]) -> socket.socket:
-    family, kind, protocol, _, address = found
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(made, address)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 class InProcess(Transport):
@@ -491,7 +461,7 @@ class InProcess(Transport):
                 made.subprotocol = reply.get("subprotocol")
                 return made
             body = (await made.reply()).get("body", b"") if "status" in reply else b""
-        raise self._refused(reply.get("status", 403), httpx.Headers(reply.get("headers")), body)
+        raise self._refusal("/stream", reply.get("status", 403), httpx.Headers(reply.get("headers")), body)
 
 
 class _InProcessSocket:

@@ -3,7 +3,7 @@
 Every event carries its time, in milliseconds of any monotonic clock, so the same log of events gives the same answers.
 Every transport translates its messages to these events and the answers back.
 
-`TRANSITIONS` lists the legal events of each state, and the next state by the outcome of the event.
+`TRANSITIONS` lists the legal events of each state, and the states that may be next.
 
 An event that ends in ANSWERED returns the answer; other events return None. An illegal event raises
 UnexpectedEventError and an invalid one ValuesError. Neither changes the state.
@@ -38,8 +38,8 @@ from anytime.model.model import Model
 from anytime.types import Float, Reason
 from anytime_service.errors import FieldError, UnexpectedEventError
 from anytime_service.limits.tuning import TUNING
+from anytime_service.schemas.messages import check_rows, of_field
 from anytime_service.schemas.options import DEFAULTS, PredictionOptions
-from anytime_service.schemas.values import check_rows, of_field
 
 OVERLOADED = "the server has more requests than it can answer in time; this is the base rate"
 """Note of an answer that did not wait for groups because the server is overloaded."""
@@ -54,37 +54,29 @@ class State(StrEnum):
     ANSWERED = auto()
 
 
-class Outcome(StrEnum):
-    """What an event leads to: wait for more events, wait for the optimum of the received groups, or the answer."""
+_ANY = frozenset((State.OPEN, State.SOLVING, State.ANSWERED))
+_ANSWERED = frozenset((State.ANSWERED,))
 
-    WAIT = auto()
-    SOLVE = auto()
-    ANSWER = auto()
-
-
-_ANY = {Outcome.WAIT: State.OPEN, Outcome.SOLVE: State.SOLVING, Outcome.ANSWER: State.ANSWERED}
-_ANSWER = {Outcome.ANSWER: State.ANSWERED}
-_SOLVE = {Outcome.SOLVE: State.SOLVING}
-
-_Targets: TypeAlias = Mapping[Outcome, State]
-
-TRANSITIONS: Mapping[tuple[State, str], _Targets] = {
+TRANSITIONS: Mapping[tuple[State, str], frozenset[State]] = {
     (State.NEW, "begin"): _ANY,
     (State.OPEN, "amend"): _ANY,
     (State.OPEN, "groups"): _ANY,
     (State.OPEN, "took"): _ANY,
-    (State.OPEN, "solved"): {Outcome.WAIT: State.OPEN},
-    (State.OPEN, "end"): _SOLVE | _ANSWER,
-    (State.OPEN, "deadline"): _ANSWER,
-    (State.OPEN, "drain"): _ANSWER,
-    (State.SOLVING, "groups"): _SOLVE | _ANSWER,
-    (State.SOLVING, "took"): _SOLVE | _ANSWER,
-    (State.SOLVING, "solved"): _SOLVE | _ANSWER,
-    (State.SOLVING, "end"): _SOLVE,
-    (State.SOLVING, "deadline"): _ANSWER,
-    (State.SOLVING, "drain"): _ANSWER,
+    (State.OPEN, "solved"): frozenset((State.OPEN,)),
+    (State.OPEN, "end"): _ANY - {State.OPEN},
+    (State.OPEN, "deadline"): _ANSWERED,
+    (State.OPEN, "drain"): _ANSWERED,
+    (State.SOLVING, "groups"): _ANY - {State.OPEN},
+    (State.SOLVING, "took"): _ANY - {State.OPEN},
+    (State.SOLVING, "solved"): _ANY - {State.OPEN},
+    (State.SOLVING, "end"): frozenset((State.SOLVING,)),
+    (State.SOLVING, "deadline"): _ANSWERED,
+    (State.SOLVING, "drain"): _ANSWERED,
 }
-"""The next state by state, event and outcome. An event that is not listed for a state is illegal."""
+"""The next states by state and event: waiting for more events or for the optimum of the received groups, or answered.
+
+An event that is not listed for a state is illegal.
+"""
 
 Result: TypeAlias = Any
 """An `Answer`; or, if it has more than `Limits.max_inline` numbers, a `Settled` one, whose numbers are not made yet."""
@@ -109,10 +101,6 @@ class Limits(NamedTuple):
     max_rows: int = sys.maxsize
     max_inline: float = math.inf
     max_contributions: int = TUNING.max_contributions
-
-    def deadline_ms(self, requested_ms: float | None) -> float:
-        """Return the deadline that applies when one is requested, or none."""
-        return self.max_deadline_ms if requested_ms is None else min(requested_ms, self.max_deadline_ms)
 
 
 UNLIMITED = Limits()
@@ -192,7 +180,7 @@ class OpenPrediction:
             The deadline or budget is not a finite number >= 0, there are no or too many rows, or the model cannot rank
             rows.
         """
-        targets = self._targets(event)
+        self._check(event)
         model, budget, prediction = self.model, options.budget, self.prediction
         for name, value in (("budget", budget), ("deadline_ms", options.deadline_ms)):
             if value is not None and not 0 <= value < math.inf:
@@ -214,13 +202,15 @@ class OpenPrediction:
         self.options = options
         self._allowed = allowed
         self.begun_ms = now_ms if event == "begin" else self.begun_ms
-        self.deadline_at = self.begun_ms + self._limits.deadline_ms(options.deadline_ms)
+        self.deadline_at = self.begun_ms + min(
+            math.inf if options.deadline_ms is None else options.deadline_ms, self._limits.max_deadline_ms
+        )
         if options.deadline_ms == 0:
-            return self._proceed(targets, now_ms, "deadline", waits=False)
+            return self._proceed(now_ms, "deadline", waits=False)
         if overloaded and self._awaited:
-            base: Result = self._proceed(targets, now_ms, "overload", waits=False)
+            base: Result = self._proceed(now_ms, "overload", waits=False)
             return base.with_note(OVERLOADED)
-        return self._proceed(targets, now_ms, None if self._awaited else self._filled)
+        return self._proceed(now_ms, None if self._awaited else self._filled)
 
     def amend(self, now_ms: float, options: PredictionOptions, *, overloaded: bool = False) -> Result | None:
         """Replace the options; the deadline still counts from the begin. Raises as `begin`."""
@@ -234,7 +224,7 @@ class OpenPrediction:
         `allow` is called with the rows, the bytes that the values will add, and the field of the request that has them;
         it may raise an error instead.
         """
-        self._targets("groups")
+        self._check("groups")
         arrays = checked_groups(self.prediction, values)
         if allow is not None and (more := self.prediction.more_bytes(arrays)):
             name = next(iter(values))
@@ -244,24 +234,23 @@ class OpenPrediction:
 
     def took(self, now_ms: float, names: Iterable[str], event: Literal["groups", "took"] = "took") -> Result | None:
         """Note groups that the shared prediction has received."""
-        targets = self._targets(event)
+        self._check(event)
         self._awaited.difference_update(names)
         if now_ms > self.deadline_at:
             self._late.update(dict.fromkeys(names))
-        if self.state is State.SOLVING:
-            return self._proceed(targets, now_ms, self._pending)
-        return self._proceed(targets, now_ms, None if self._awaited else self._filled)
+        waiting = None if self._awaited else self._filled
+        return self._proceed(now_ms, self._pending if self.state is State.SOLVING else waiting)
 
     def solved(self, now_ms: float, groups: frozenset[str], optimum: ArrivedModel | None) -> Result | None:
         """Store the optimum of a set; None means that the solver refused it, so the answer uses the prefix."""
-        targets = self._targets("solved")
+        self._check("solved")
         self._solved = {groups: optimum}
-        return self._proceed(targets, now_ms, self._pending if self.state is State.SOLVING else None)
+        return self._proceed(now_ms, self._pending if self.state is State.SOLVING else None)
 
     def end(self, now_ms: float) -> Result | None:
         """Answer because the client sends no more groups."""
-        targets = self._targets("end")
-        return None if self.state is State.SOLVING else self._proceed(targets, now_ms, "end")
+        self._check("end")
+        return None if self.state is State.SOLVING else self._proceed(now_ms, "end")
 
     def deadline(self, now_ms: float, optimum: ArrivedModel | None = None) -> Result:
         """Answer because the deadline has expired; `optimum` is that of `unsolved`, if it is available at once."""
@@ -302,31 +291,30 @@ class OpenPrediction:
         if rows > 1 and rows * len(self.model.prefixes.intercept) <= self._limits.max_inline:
             self.prediction.prepare(self.options.budget, self.options.policy)
 
-    def _targets(self, event: str) -> _Targets:
-        """Return the next states of an event by its outcome; raise UnexpectedEventError if it is illegal."""
-        targets = TRANSITIONS.get((self.state, event))
-        if targets is None:
+    def _check(self, event: str) -> None:
+        """Raise UnexpectedEventError if an event is illegal in this state."""
+        if (self.state, event) not in TRANSITIONS:
             legal = [each for state, each in TRANSITIONS if state is self.state]
             expected = f"expected {' or '.join(legal)}" if legal else "begin a new prediction"
             raise UnexpectedEventError(f"received {event!r} for a prediction that is {self.state}; {expected}")
-        return targets
 
     def _last(self, event: str, now_ms: float, reason: Reason, optimum: ArrivedModel | None) -> Result:
-        targets, wanted = self._targets(event), self.unsolved
+        self._check(event)
+        wanted = self.unsolved
         if wanted is not None and optimum is not None:
             self._solved = {wanted: optimum}
-        return self._proceed(targets, now_ms, reason, waits=False)
+        return self._proceed(now_ms, reason, waits=False)
 
-    def _proceed(self, targets: _Targets, now_ms: float, reason: Reason | None, *, waits: bool = True) -> Result | None:
+    def _proceed(self, now_ms: float, reason: Reason | None, *, waits: bool = True) -> Result | None:
         """Wait for groups without a reason; else answer, or wait for the optimum of the groups if it `waits`."""
         if reason is None:
-            self.state = targets[Outcome.WAIT]
+            self.state = State.OPEN
             return None
         if waits and self.solving and self.unsolved is not None:
-            self._pending, self.state = reason, targets[Outcome.SOLVE]
+            self._pending, self.state = reason, State.SOLVING
             return None
         answer = self._made(now_ms, "deadline" if now_ms > self.deadline_at else reason)
-        self.state = targets[Outcome.ANSWER]
+        self.state = State.ANSWERED
         return answer
 
     def _made(self, now_ms: float, reason: Reason | None) -> Result:
@@ -353,10 +341,12 @@ class OpenPrediction:
         limit = self._limits.max_contributions
         if rows * columns * P <= limit:
             return None
-        if rows == 1:
-            return f"no contributions: {columns} columns x {P} scores are more than {limit}"
-        size = f"{rows} rows x {columns} columns x {P} scores"
-        return f"no contributions: {size} are more than {limit}; explain fewer rows at once"
+        size = f"{columns} columns x {P} scores are more than {limit}"
+        return (
+            f"no contributions: {size}"
+            if rows == 1
+            else f"no contributions: {rows} rows x {size}; explain fewer rows at once"
+        )
 
 
 def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping[str, Float]:
@@ -375,8 +365,7 @@ def checked_groups(prediction: Prediction, values: Mapping[str, Any]) -> Mapping
             arrays[name] = prediction.checked(name, each, coded=isinstance(each, np.ndarray))
         except ValuesError as error:
             raise of_field(f"groups.{name}", error) from error
-    if len(arrays) > 1:
-        check_same_rows({name: len(array) for name, array in arrays.items()})
+    check_same_rows({name: len(array) for name, array in arrays.items()})
     return arrays
 
 

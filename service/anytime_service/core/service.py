@@ -28,10 +28,9 @@ from anytime_service.errors import OverloadedError, UnknownModelError
 from anytime_service.keys import KeyRing
 from anytime_service.limits.admission import Admission, measure_cycles
 from anytime_service.limits.memory import Account, Accounts
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.table import INLINE
 from anytime_service.limits.tuning import TUNING, Tuning
-from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, Turns
+from anytime_service.limits.turns import SLACK_MS, DeadlineTimer, TimeoutQueue, Turns
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.models.registry import ModelRegistry, reloaded
 from anytime_service.schemas.messages import ListLimits
@@ -65,8 +64,9 @@ class ActivePrediction:
     """An open prediction with a clock and a sink; its events are those of `OpenPrediction`, without the time argument.
 
     `answered` is whether the answer is settled, after which the prediction accepts no event; `done` whether it was
-    sent: the worker makes one of many rows for some time. `on_end` is called once when the prediction is answered,
-    fails or is dropped. The constructor begins the prediction, and may answer it; raises as `PredictionService.open`.
+    sent: the worker makes one of many rows for some time. `on_end` is called with the prediction once, when it is
+    answered, fails or is dropped. The constructor begins the prediction, and may answer it; raises as
+    `PredictionService.open`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ActivePrediction:
         self.timings = GroupTimings(service.metrics.of(model), begun_ms, options.rows)
         self.answered = False
         self.done = False
-        self.on_end: Callable[[], None] | None = None
+        self.on_end: Callable[[ActivePrediction], None] | None = None
         self._service = service
         self._sink = sink
         self._account = account
@@ -219,8 +219,7 @@ class ActivePrediction:
             else:
                 self._timer.cancel()
             if self.on_end is not None:
-                self.on_end()
-                self.on_end = None
+                self.on_end(self)
         if memory:
             self._store(0)
             if self._reserved:
@@ -322,11 +321,10 @@ class ActivePrediction:
 
     def _make(self, settled: Settled) -> None:
         """Have the worker make and encode an answer or update."""
-        encode = self._sink.encode
 
         def work() -> tuple[float, Answer, Any]:
             begun_ms, answer = now_ms(), settled.make_arrays()
-            return begun_ms, answer, encode(answer)
+            return begun_ms, answer, self._sink.encode(answer)
 
         if self._making is not None:
             self._making.cancel()
@@ -412,16 +410,16 @@ class PredictionService:
         self.memory = Account(settings.max_held_bytes, metrics.shed.labels("refused", "memory").inc)
         self.accounts = Accounts(self.memory, settings.max_share_per_key, keys)
         self.turns = Turns()
-        self.turn = self.turns.turn
-        self.slices = self.turns.slices
         lead_s = max(settings.max_deadline_ms - LEAD_MS, 0.0) / 1000.0
         self.without_deadline = TimeoutQueue(lead_s, ActivePrediction.start_timer)
         self._reloading = asyncio.Lock()
         self._shed = {how: metrics.shed.labels(how, "lateness") for how in ("refused", "prior")}
-        metrics.open.set_function(self.active.__len__)
-        metrics.held_bytes.set_function(lambda: self.memory.bytes)
-        metrics.memory_limit.set(memory_limit() or 0)
-        metrics.predicted_lateness.set_function(lambda: self.admission.predicted_ms(now_ms()) / 1000.0)
+        metrics.gauges["open_predictions"].set_function(self.active.__len__)
+        metrics.gauges["held_bytes"].set_function(lambda: self.memory.bytes)
+        metrics.gauges["memory_limit_bytes"].set(memory_limit() or 0)
+        metrics.gauges["predicted_lateness_seconds"].set_function(
+            lambda: self.admission.predicted_ms(now_ms()) / 1000.0
+        )
 
     def _measure(self) -> None:
         self._measuring = asyncio.get_running_loop().create_task(measure_cycles(self.admission))
@@ -429,9 +427,8 @@ class PredictionService:
     @property
     def unready(self) -> str | None:
         """Why the service begins no predictions, for every route that reports readiness; None if it begins them."""
-        if self.draining:
-            return "the service is stopping"
-        return None if len(self.registry) else "no model is loaded"
+        without = None if self.registry.models else "no model is loaded"
+        return "the service is stopping" if self.draining else without
 
     def open(
         self,
@@ -488,7 +485,7 @@ class PredictionService:
 
     def overloaded(self, retry_after_s: int | None = None) -> OverloadedError:
         """Return the error for a prediction that was not admitted because of its predicted lateness."""
-        seconds = retry_after_s or self.admission.retry_after_s(now_ms())
+        seconds = retry_after_s or self.admission.retry_after_s()
         after = "a second" if seconds == 1 else f"{seconds} seconds"
         return OverloadedError(
             f"the server has more requests than it can answer in time; retry in {after}, use another replica, or set"
@@ -509,8 +506,11 @@ class PredictionService:
                 raise
             except Exception as error:
                 self.metrics.reloads.labels("failed").inc()
-                what = "the models" if name is None else f"model {name!r}"
-                _log.error("could not reload %s; the previous ones stay in use: %s", what, error)
+                _log.error(
+                    "could not reload %s; the previous ones stay in use: %s",
+                    "the models" if name is None else f"model {name!r}",
+                    error,
+                )
                 raise
             self.metrics.reloads.labels("ok").inc()
             self.metrics.set_served(self.registry.every())

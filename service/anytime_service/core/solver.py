@@ -38,12 +38,11 @@ class Solver:
         """Return the optimum of a set if it is available or the set is small enough to solve immediately, else None."""
         try:
             found = cached_arrived_model(model, groups)
-            if found is None and columns_of(model, groups) <= MAX_SMALL:
-                found = arrived_model(model, groups)
+            is_small = columns_of(model, groups) <= MAX_SMALL
+            return arrived_model(model, groups) if found is None and is_small else found
         except Exception:  # an internal error costs the optimum, not the answer: the prediction uses the prefix
             _log.exception("solving for %s failed", sorted(groups))
             return None
-        return found
 
     def find(self, model: Model, groups: frozenset[str], on_found: OptimumCallback) -> None:
         """Find the optimum of a set; call `on_found` with it, now or later from the loop, or with None if refused."""

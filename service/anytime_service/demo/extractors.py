@@ -7,13 +7,14 @@ level of this module, so that a worker process can import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
 from scipy import fft, ndimage
 
 from anytime._linalg import single_blas_thread
+from anytime.costs.distributions import priced
 from anytime.costs.profiling import profile
 from anytime.groups import FeatureGroups, load_groups
 from anytime.types import Float
@@ -82,8 +83,8 @@ def strokes(image: Float) -> Float:
     padded = np.pad(ink, 1).astype(np.int8)
     across = (np.diff(padded[1:-1], axis=1) == 1).sum(axis=1)
     down = (np.diff(padded[:, 1:-1], axis=0) == 1).sum(axis=0)
-    crossings = np.concatenate([across.reshape(8, -1).mean(axis=1), down.reshape(8, -1).mean(axis=1)])
-    return np.concatenate([_zones(width, 4), _zones(gap, 4), crossings])
+    crossings = (each.reshape(8, -1).mean(axis=1) for each in (across, down))
+    return np.concatenate([_zones(width, 4), _zones(gap, 4), *crossings])
 
 
 def _zones(values: Float, count: int) -> Float:
@@ -105,10 +106,9 @@ def gradients(image: Float) -> Float:
     turn = np.mod(np.arctan2(dy, dx) / (2 * np.pi), 1.0) * ORIENTATIONS
     lower = np.floor(turn)
     share = turn - lower
-    counts = np.zeros(_CELL.max() + ORIENTATIONS)
-    for orientation, weight in ((lower, 1.0 - share), (lower + 1, share)):
-        index = _CELL + np.mod(orientation, ORIENTATIONS).astype(np.intp)
-        counts += np.bincount(index.ravel(), (strength * weight).ravel(), minlength=len(counts))
+    bins = _CELL + np.mod([lower, lower + 1], ORIENTATIONS).astype(np.intp)
+    weights = strength * np.array([1.0 - share, share])
+    counts = np.bincount(bins.ravel(), weights.ravel(), minlength=_CELL.max() + ORIENTATIONS)
     shares: Float = counts / (counts.sum() + 1e-9)
     return np.sqrt(shares)
 
@@ -144,22 +144,22 @@ def radon(image: Float) -> Float:
     return np.concatenate([each.sum(axis=0).reshape(8, -1).mean(axis=1) for each in turned])
 
 
-_ALL = (intensity, projections, frequencies, topology, strokes, gradients, texture, radon)
-EXTRACTORS: dict[str, Extractor] = {extract.__name__: extract for extract in _ALL}  # in roughly increasing cost
+EXTRACTORS: dict[str, Extractor] = {  # in roughly increasing cost
+    extract.__name__: extract
+    for extract in (intensity, projections, frequencies, topology, strokes, gradients, texture, radon)
+}
 
 
 def feature_table(images: Float) -> tuple[Float, FeatureGroups]:
     """Return all groups of images (n, 8, 8): the table (n, D), and the groups with their costs in ms, measured here."""
     with single_blas_thread():
         blocks = {name: np.array([extract(image) for image in images]) for name, extract in EXTRACTORS.items()}
-
-    def groups(costs: Mapping[str, float]) -> FeatureGroups:
-        described = [
-            {"name": name, "features": [f"{name}_{i}" for i in range(block.shape[1])], "cost": costs[name]}
-            for name, block in blocks.items()
-        ]
-        return load_groups({"cost_unit": "ms", "groups": described})
-
-    unmeasured = groups(dict.fromkeys(EXTRACTORS, 1.0))
-    times = profile(unmeasured, EXTRACTORS, list(images[:40])).times
-    return np.hstack(list(blocks.values())), groups({name: float(np.median(took)) for name, took in times.items()})
+    described = [
+        {"name": name, "features": [f"{name}_{i}" for i in range(block.shape[1])], "cost": 1.0}
+        for name, block in blocks.items()
+    ]
+    groups = load_groups({"cost_unit": "ms", "groups": described})
+    times = profile(groups, EXTRACTORS, list(images[:40])).times
+    return np.hstack(list(blocks.values())), priced(
+        groups, {name: float(np.median(took)) for name, took in times.items()}
+    )

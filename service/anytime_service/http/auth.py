@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import InvalidKeyError, KeyScopeError, OriginError
-from anytime_service.http.exchange import Reply, send_reply
-from anytime_service.http.responses import path_problem_reply
+from anytime_service.http.exchange import send_reply
+from anytime_service.http.responses import problem_reply
 from anytime_service.keys import KEY, Key, KeyRing
 from anytime_service.routes import path_of, route_of
 from anytime_service.telemetry.context import Headers
@@ -38,26 +38,26 @@ class AuthenticationMiddleware:
             headers = _headers(scope["headers"])
             self.origins.check(headers, scope["scheme"])
             if scope["type"] == "websocket":
-                scope = self._without_keys(scope, headers)
+                scope = self._without_keys(scope)
             elif self.needed:
-                self._check(scope, headers)
+                self._check(scope)
         except AnytimeError as error:
-            return _refuse(_reply(error, scope), scope, receive, send)
+            return _refuse(error, scope, receive, send)
         return self.app(scope, receive, send)
 
-    def _check(self, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> None:
+    def _check(self, scope: Scope, encoded: str | None = None) -> None:
         """Check the key of a request: that of its headers, or else one in a subprotocol."""
         route, method = route_of(scope), scope.get("method", "GET")
         if route is not None and route.scope == "open" and scope["type"] == "http":
             return
-        key = _identified(self.keys, scope, headers, encoded)
+        key = identified(self.keys, scope, encoded)
         if key.scope != "admin" and (route is None or route.scope == "admin"):
             raise KeyScopeError(
                 f"the scope of the API key is predict; {method} {path_of(scope)[:100]!r}, if it is a route, requires a"
                 " key with scope admin"
             )
 
-    def _without_keys(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Scope:
+    def _without_keys(self, scope: Scope) -> Scope:
         """Check the key of a WebSocket, and return the ASGI scope with the key masked in the subprotocols."""
         offered: list[str] = scope.get("subprotocols", [])
         encoded = [each.removeprefix(KEY_SUBPROTOCOL) for each in offered if each.startswith(KEY_SUBPROTOCOL)]
@@ -66,20 +66,18 @@ class AuthenticationMiddleware:
                 raise InvalidKeyError(
                     f"the client offers {len(encoded)} keys as subprotocols; offer one", presented=True
                 )
-            self._check(scope, headers, encoded[0] if encoded else None)
+            self._check(scope, encoded[0] if encoded else None)
         masked = [f"{KEY_SUBPROTOCOL}..." if each.startswith(KEY_SUBPROTOCOL) else each for each in offered]
         return {**scope, "subprotocols": masked} if encoded else scope
 
 
-def authenticate(keys: KeyRing, scope: Scope) -> Key:
-    """Return the valid key in the headers of a request; raise InvalidKeyError or OriginError."""
-    return _identified(keys, scope, _headers(scope["headers"]))
+def identified(keys: KeyRing, scope: Scope, encoded: str | None = None) -> Key:
+    """Return the valid key of a request; raise InvalidKeyError or OriginError.
 
-
-def _identified(keys: KeyRing, scope: Scope, headers: Mapping[bytes, bytes], encoded: str | None = None) -> Key:
-    """Return the key of a request, which is hashed once: the scope has it from then on, and never the key in clear."""
+    It is hashed once: the scope has it from then on, and never the key in clear.
+    """
     if KEY not in scope:
-        presented = _bearer(headers)
+        presented = _bearer(_headers(scope["headers"]))
         if presented is None and encoded is not None:
             presented = unquote_to_bytes(encoded)
         if presented is None:
@@ -126,21 +124,15 @@ def _bearer(headers: Mapping[bytes, bytes]) -> bytes | None:
     return key
 
 
-async def _refuse(reply: Reply, scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await receive()  # websocket.connect
-        await send_reply(send, reply, "websocket.http.response")
-    else:
-        await send_reply(send, reply)
-
-
-def _reply(error: AnytimeError, scope: Scope) -> Reply:
-    """Return the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
-    reply = path_problem_reply(error, path_of(scope))
+async def _refuse(error: AnytimeError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send the response to a refused request, with the header WWW-Authenticate of RFC 6750."""
+    reply, challenge = problem_reply(error, path_of(scope)), b""
     if isinstance(error, InvalidKeyError):
         challenge = b'Bearer error="invalid_token"' if error.presented else b"Bearer"
     elif isinstance(error, KeyScopeError):
         challenge = b'Bearer error="insufficient_scope", scope="admin"'
-    else:
-        return reply
-    return reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge)))
+    if challenge:
+        reply = reply._replace(headers=(*reply.headers, (b"www-authenticate", challenge)))
+    if scope["type"] == "websocket":
+        await receive()  # websocket.connect
+    await send_reply(send, reply, "http.response" if scope["type"] == "http" else "websocket.http.response")

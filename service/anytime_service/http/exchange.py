@@ -21,9 +21,8 @@ from typing import Any, NamedTuple, Protocol, cast
 from starlette.types import Receive, Scope, Send
 
 from anytime_service.clock import now_ms
-from anytime_service.errors import BodyTooLargeError, RequestTimeoutError
+from anytime_service.errors import BodyTooLargeError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue
 from anytime_service.limits.turns import slice_end
 
 MAX_BYTES = 1024 * 1024  # most bytes queued for a client that does not read; above it, the server gives up
@@ -106,13 +105,9 @@ class Reply(NamedTuple):
     """Whether the server closes the connection after the response."""
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        headers = list(self.headers)
-        if self.status != 204:
-            headers.append((b"content-type", self.media_type.encode()))
-            headers.append((b"content-length", b"%d" % len(self.content)))
-        if self.close:
-            headers.append((b"connection", b"close"))
-        return headers
+        content = (b"content-type", self.media_type.encode()), (b"content-length", b"%d" % len(self.content))
+        close = (b"connection", b"close")
+        return [*self.headers, *(content if self.status != 204 else ()), *((close,) if self.close else ())]
 
 
 async def send_reply(send: Send, reply: Reply, kind: str = "http.response") -> None:
@@ -130,8 +125,6 @@ class Exchange:
         Maximum number of bytes of the body.
     account : Account
         The account that counts the stored bytes of the body.
-    bodies : TimeoutQueue[Exchange] | None
-        Timeout of `read_all`; None without one.
 
     Attributes
     ----------
@@ -143,9 +136,7 @@ class Exchange:
         Callback that receives the chunks of the body after the response, if set; the last chunk may be empty.
     """
 
-    def __init__(
-        self, receive: Receive, send: Send, limit: int, account: Account, bodies: TimeoutQueue[Exchange] | None = None
-    ) -> None:
+    def __init__(self, receive: Receive, send: Send, limit: int, account: Account) -> None:
         self.replied = False
         self.gone = False
         self.ended = False
@@ -157,11 +148,8 @@ class Exchange:
         self._advice = "send fewer rows or groups at once"
         self._account = account
         self._retained = 0
-        self._bodies = bodies
         self._bytes = 0
-        self._task = asyncio.current_task()  # it reads the request, and a timer interrupts it
         self._sending: asyncio.Task[None] | None = None  # the response, while the client reads slowly
-        self._overdue = False
 
     def limit_to(self, limit: int, advice: str) -> None:
         """Set a lower limit for the bytes of this body; the error about a larger body contains `advice`."""
@@ -185,31 +173,16 @@ class Exchange:
         """Return the body, read until it ends or the response has been sent.
 
         It grows in one block: pieces of several bodies alternate in memory, and the gaps they leave serve no large one.
-        Raise BodyTooLargeError, RequestTimeoutError, or OverloadedError if the memory budget is exhausted.
+        Raise BodyTooLargeError, or OverloadedError if the memory budget is exhausted.
         """
         content: bytes | bytearray = b""
-        if self._bodies is not None:  # `asyncio.timeout` takes 5 us more
-            self._bodies.begin(self)
-        try:
-            while not (self.ended or self.replied or self.gone):
-                chunk = await self._next()
-                self.retain(self._bytes)
-                if not content:
-                    content = chunk
-                elif isinstance(content, bytearray):
-                    content += chunk
-                else:
-                    content = bytearray(content) + chunk
-        finally:
-            if self._bodies is not None:
-                self._bodies.end(self)
+        while not (self.ended or self.replied or self.gone):
+            chunk = await self._next()
+            self.retain(self._bytes)
+            if content and isinstance(content, bytes):
+                content = bytearray(content)
+            content += chunk
         return content
-
-    def body_timed_out(self) -> None:
-        """Stop `read_all`, which then raises RequestTimeoutError."""
-        if self._task is not None and not self.ended:
-            self._overdue = True
-            self._task.cancel()
 
     def retain(self, size: int) -> None:
         """Set the number of stored bytes of the body as `store`, or raise OverloadedError if more do not fit."""
@@ -238,13 +211,7 @@ class Exchange:
             await self._sending
 
     async def _next(self) -> bytes:
-        try:
-            message = await self._receive()
-        except asyncio.CancelledError:
-            if not self._overdue:
-                raise
-            self._overdue = False
-            raise RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline") from None
+        message = await self._receive()
         if message["type"] == "http.disconnect":
             self.gone = not (self.replied and self.ended)
             return b""

@@ -76,15 +76,14 @@ def read_head(
 
 def headers_of(scope: Scope) -> dict[str, str]:
     """Return the headers that this service reads, by lower-case name; raise FieldError if one is given twice."""
-    found = [(_READ[name], value.decode("latin-1")) for name, value in scope["headers"] if name in _READ]
-    headers = dict(found)
-    if len(headers) < len(found):
-        names = [name for name, _ in found]
-        for name in headers:
-            if name == "accept":  # a list, whose parts may be in several fields
-                headers[name] = ", ".join(value for each, value in found if each == name)
-            elif names.count(name) > 1:
-                raise FieldError(name, f"header {name!r} is given more than once; send it once")
+    headers: dict[str, str] = {}
+    for field, value in scope["headers"]:
+        name = _READ.get(field)
+        if name in headers and name != "accept":
+            raise FieldError(name, f"header {name!r} is given more than once; send it once")
+        if name is not None:
+            text = value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text  # a list, which may be in parts
     return headers
 
 
@@ -116,28 +115,22 @@ def check_length(headers: Mapping[str, str], limit: int, advice: str) -> None:
 
 def reply_form(headers: Mapping[str, str], form: Form = JSON) -> Form:
     """Return the form of the first supported media type in `Accept`; without one, return the form of the body."""
-    accepted = headers.get("accept", "*/*")
-    if accepted == "*/*":
-        return form
-    for part in accepted.split(","):
-        kind = part.partition(";")[0].strip().lower()
-        if kind and kind in FORMS:
-            return FORMS[kind]
-    return form
+    kinds = (part.partition(";")[0].strip().lower() for part in headers.get("accept", "").split(","))
+    return next((FORMS[kind] for kind in kinds if kind and kind in FORMS), form)
 
 
 def _deadlines(headers: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the options that headers state, by the name of the header."""
     found: dict[str, dict[str, Any]] = {}
     if "request-timeout-ms" in headers:
-        name, text = "Request-Timeout-Ms", headers["request-timeout-ms"]
-        found[name] = query_options({"deadline_ms": text}, name)
+        options = query_options({"deadline_ms": headers["request-timeout-ms"]}, "Request-Timeout-Ms")
+        found["Request-Timeout-Ms"] = options
     if "grpc-timeout" in headers:
         match = _GRPC_TIMEOUT.fullmatch(headers["grpc-timeout"])
         if match is None:
-            text = headers["grpc-timeout"]
             raise FieldError(
-                "grpc-timeout", f"grpc-timeout is {text!r}; expected up to 8 digits and one of H M S m u n"
+                "grpc-timeout",
+                f"grpc-timeout is {headers['grpc-timeout']!r}; expected up to 8 digits and one of H M S m u n",
             )
         found["grpc-timeout"] = {"deadline_ms": int(match[1]) * _GRPC_UNIT_MS[match[2]]}
     return found

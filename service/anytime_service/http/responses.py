@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +20,6 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from anytime.errors import AnytimeError, ValuesError
@@ -34,8 +32,8 @@ from anytime_service.errors import (
     SessionsUnreachableError,
 )
 from anytime_service.http.exchange import Exchange, Reply
-from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.routes import is_oip
+from anytime_service.limits.turns import finished
+from anytime_service.routes import ROUTES, find, is_oip, path_of
 from anytime_service.schemas.oip import InferProblem, infer_problem
 from anytime_service.schemas.options import read_query
 from anytime_service.schemas.problem import KINDS, MEDIA_TYPE, Problem, ProblemKind
@@ -45,6 +43,8 @@ MAX_DETAIL, MAX_FIELD = 1000, 200  # maximum characters of `detail` and `field`,
 
 _TEMPORARY = (OverloadedError, SessionsUnreachableError, MissingVersionError)
 """Temporary errors: a retry after a second, or on another replica, may succeed."""
+
+_METHODS = {route.method for route in ROUTES} | {"HEAD"}
 
 _log = logging.getLogger("anytime_service")
 
@@ -59,24 +59,17 @@ def problem_of(error: Exception) -> Problem:
     if kind is None:
         _count("fault")
         current = CURRENT.get()
-        fault = _blank(500, "the server failed on this request; its log has the reason")
+        fault = blank(500, "the server failed on this request; its log has the reason")
         return fault if current is None else msgspec.structs.replace(fault, request_id=current.id)
     return _of_kind(kind, str(error), getattr(error, "field", None))
 
 
-def path_problem_reply(error: Exception, path: str) -> Reply:
-    """Return the response to an error of a request for `path`."""
-    return oip_problem_reply(error) if is_oip(path) else problem_reply(error)
-
-
-def blank_reply(status: int, detail: str, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Reply:
-    """Return the response to a plain HTTP error."""
-    return Reply(status, MEDIA_TYPE, msgspec.json.encode(_blank(status, detail)), headers)
-
-
-def not_ready(why: str) -> Response:
-    """Return the response to a probe while the server begins no predictions."""
-    return problem_response(_blank(503, why))
+def blank_response(
+    status: int, detail: str, default: Iterable[tuple[bytes, bytes]], *headers: tuple[bytes, bytes]
+) -> bytes:
+    """Return a plain HTTP error as the last response of a connection."""
+    content = msgspec.json.encode(blank(status, detail))
+    return response(Reply(status, MEDIA_TYPE, content, headers, close=True), default)
 
 
 def problem_response(problem: Problem | InferProblem, headers: Mapping[str, str] | None = None) -> Response:
@@ -85,9 +78,8 @@ def problem_response(problem: Problem | InferProblem, headers: Mapping[str, str]
 
 def install(app: FastAPI) -> None:
     """Make an application send every error as a problem, the framework's errors included."""
-    for cls in (*KINDS, RequestValidationError, Exception):
+    for cls in (*KINDS, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(cls, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
 
 
 class PageRoute(APIRoute):
@@ -99,20 +91,9 @@ class PageRoute(APIRoute):
 
         async def answer(request: Request) -> Response:
             service: PredictionService = request.app.state.service
-            return await service.worker.page(lambda: _finished(handle(request)))
+            return await service.worker.page(lambda: finished(handle(request)))
 
         return answer
-
-
-def _finished(answering: Coroutine[Any, Any, Response]) -> Response:
-    """Return the result of a coroutine that waits for nothing."""
-    try:
-        answering.send(None)
-    except StopIteration as done:
-        response: Response = done.value
-        return response
-    answering.close()
-    raise RuntimeError("a page waits for something; use a route of the event loop")
 
 
 async def check_query(request: Request) -> None:
@@ -123,52 +104,38 @@ async def check_query(request: Request) -> None:
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
-    return _problem_at(request, problem_of(error))
+    path, headers = path_of(request.scope), dict[str, Any]()
+    if isinstance(error, HTTPException):
+        status, headers = error.status_code, {name.lower(): value for name, value in (error.headers or {}).items()}
+        place, query = path.removesuffix("/"), request.url.query
+        if status == 404 and place != path and _methods_at(place):
+            # Relative: the server knows neither the address nor the prefix at which a proxy serves it.
+            return Response(None, 307, {"location": f"../{quote(place.rpartition('/')[2])}{query and '?'}{query}"})
+        if status == 405:  # the framework lists only the methods of the first route
+            headers["allow"] = ", ".join(_methods_at(path))
+        details = {
+            404: f"there is no route {path}; /docs lists the routes",
+            405: f"{request.method} is not allowed at {path}; allowed: {headers.get('allow')}",
+        }
+        _count(f"http-{status}")
+        problem = blank(status, details.get(status, str(error.detail)))
+    else:
+        problem = problem_of(error)
+    return problem_response(_at(path, problem), headers)
 
 
-def _problem_at(request: Request, problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    path = request.url.path.removeprefix(request.scope.get("root_path", ""))
-    return problem_response(infer_problem(problem) if is_oip(path) else problem, headers)
+def _methods_at(path: str) -> list[str]:
+    """Return the methods of all routes of a path."""
+    return sorted(method for method in _METHODS if find(method, path)[0] is not None)
 
 
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    headers: dict[str, Any] = {name.lower(): value for name, value in (error.headers or {}).items()}
-    method, path = request.method, request.url.path
-    if error.status_code == 404 and _has_route(request, path.removesuffix("/")):
-        # Relative: the server knows neither the address nor the prefix at which a proxy serves it.
-        place, query = quote(path.removesuffix("/").rpartition("/")[2]), request.url.query
-        return Response(None, 307, {"location": f"../{place}{query and '?'}{query}"})
-    if error.status_code == 405:
-        headers["allow"] = _allowed(request, headers.get("allow", ""))
-    details = {
-        404: f"there is no route {path}; /docs lists the routes",
-        405: f"{method} is not allowed at {path}; allowed: {headers.get('allow')}",
-    }
-    _count(f"http-{error.status_code}")
-    detail = details.get(error.status_code, str(error.detail))
-    return _problem_at(request, _blank(error.status_code, detail), headers)
+def _at(path: str, problem: Problem) -> Problem | InferProblem:
+    """Return a problem in the form that the requests for a path expect."""
+    return infer_problem(problem) if is_oip(path) else problem
 
 
-def _allowed(request: Request, allow: str) -> str:
-    """Return the methods of all routes of this path; the framework's `allow` lists only those of the first route."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    here = [route.methods or set() for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    methods = set().union(*here, filter(None, allow.split(", ")))
-    return ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
-
-
-def _has_route(request: Request, path: str) -> bool:
-    """Return whether the application has a route at a path that is not the path of this request."""
-    scope = {**request.scope, "path": path}
-    return path not in ("", request.url.path) and any(
-        route.matches(scope)[0] is not Match.NONE for route in request.app.routes
-    )
-
-
-def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None = None) -> Reply:
-    """Return the response to an error: its problem, after `convert`. Log an unexpected error."""
+def problem_reply(error: Exception, path: str = "") -> Reply:
+    """Return the response to an error of a request for `path`. Log an unexpected error."""
     problem = problem_of(error)
     if not isinstance(error, AnytimeError):
         _log.error("a request failed", exc_info=error)
@@ -178,13 +145,10 @@ def problem_reply(error: Exception, convert: Callable[[Problem], Problem] | None
     return Reply(
         problem.status,
         MEDIA_TYPE,
-        msgspec.json.encode(problem if convert is None else convert(problem)),
+        msgspec.json.encode(_at(path, problem)),
         headers,
         isinstance(error, BodyTooLargeError | RequestTimeoutError),
     )
-
-
-oip_problem_reply = partial(problem_reply, convert=infer_problem)
 
 
 class Endpoint(ABC):
@@ -193,12 +157,8 @@ class Endpoint(ABC):
     For speed it uses no request objects.
     """
 
-    problem: Callable[[Exception], Reply] = staticmethod(problem_reply)
-    """Returns the response to an error."""
     parameters: Collection[str] = ()
     """Query parameters of the route."""
-    bodies: TimeoutQueue[Exchange] | None = None
-    """Timeout of bodies that must be complete before they count; None if only a deadline ends the wait."""
 
     def __init__(self, service: PredictionService) -> None:
         self.service = service
@@ -206,7 +166,7 @@ class Endpoint(ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self.service
         account = service.accounts.of(scope)
-        exchange = Exchange(receive, send, service.settings.max_body_bytes, account, self.bodies)
+        exchange = Exchange(receive, send, service.settings.max_body_bytes, account)
         predictions: list[ActivePrediction] = []
         try:
             if scope["query_string"] and not self.parameters:
@@ -214,7 +174,7 @@ class Endpoint(ABC):
             await self.answer(scope, exchange, predictions)
         except Exception as error:
             _drop(predictions)  # now: the rest of the body may follow for a while
-            exchange.reply(self.problem(error))
+            exchange.reply(problem_reply(error, path_of(scope)))
         finally:
             try:
                 await exchange.finish()
@@ -258,7 +218,8 @@ def _count(kind: str) -> None:
         current.errors.labels(kind).inc()
 
 
-def _blank(status: int, detail: str) -> Problem:
+def blank(status: int, detail: str) -> Problem:
+    """Return the problem of a plain HTTP error."""
     return Problem("about:blank", HTTPStatus(status).phrase, status, _shortened(detail, MAX_DETAIL))
 
 

@@ -109,15 +109,15 @@ class Admission:
         fits = self.predicted_ms(now_ms) <= self.max_lateness_ms and (
             self._capacity is None or self._sustains(now_ms, self._capacity)
         )
-        if not fits and self.waiting == 0 and max(self._count_active(), self._arrived) <= ALONE:
-            fits = True  # without other requests a long cycle is a pause of the machine
+        # Without other requests a long cycle is a pause of the machine.
+        fits = fits or (self.waiting == 0 and max(self._count_active(), self._arrived) <= ALONE)
         self._requests += 1.0
         self._refusals += not fits
         return fits
 
-    def retry_after_s(self, now_ms: float) -> int:
+    def retry_after_s(self) -> int:
         """Return the seconds until all waiting requests are done, rounded up, at least 1: a client may then retry."""
-        return max(1, math.ceil(self.predicted_ms(now_ms) / 1000.0))
+        return max(1, math.ceil(self.waiting * self._run_ms / 1000.0))
 
     def record_cycle(self, now_ms: float, took_ms: float, worked_ms: float) -> bool:
         """Record a cycle of `took_ms` that has just ended; return whether to measure another one.

@@ -12,16 +12,23 @@ every iteration, while the loop continues to serve everything else.
 
 A process that was stopped, or a loop that was busy, calls its timers late, and before it reads the data that arrived
 meanwhile. A deadline timer that is late lets the loop read its sockets first, so that the answer uses this data.
+
+What many items share is one timer: `TimeoutQueue` has items with the same timeout, `TTLCache` removes old ones when it
+gets a new one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 from anytime.inference.deadline import STALL_S, LateReading
 from anytime_service.clock import now_ms
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 SLICE_MS = 1.0  # time for one piece of work, and for a queue, in each turn; what has started when it is over still ends
 AT_ONCE = 16 * 1024  # bytes of a message that shares a turn with others; a longer one has a turn of its own
@@ -32,6 +39,17 @@ LEARNED = 0.1  # weight of the latest turn of a long message in their mean durat
 def slice_end() -> float:
     """Return the time until which work that begins now goes on in this turn, in ms of `now_ms`."""
     return now_ms() + SLICE_MS
+
+
+def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of a coroutine that waits for nothing, in any thread; raise RuntimeError if it waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: Result = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError(f"{coroutine} waits for something; it needs the event loop")
 
 
 class FairQueue:
@@ -174,3 +192,72 @@ class DeadlineTimer:
 
     def _call(self) -> None:
         self._expire()  # as it is then: maybe the timer was cancelled meanwhile
+
+
+class TimeoutQueue(Generic[Item]):
+    """Items that share the timeout `limit_s`: connections that wait for a request, bodies that wait for their end.
+
+    They expire in the order in which they were added, so a single timer serves the oldest one, and adding or removing
+    one costs one dictionary operation. The event loop calls `on_timeout` with each, after its removal from the queue;
+    of many that expire together, as many in a turn as fit in its slice. Of more than `most`, the oldest expires at
+    once.
+    """
+
+    def __init__(self, limit_s: float, on_timeout: Callable[[Item], None], most: float = float("inf")) -> None:
+        self._limit_s = limit_s
+        self._most = most
+        self._on_timeout = on_timeout
+        self._since: dict[Item, float] = {}
+        self._timer: asyncio.Handle | None = None
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def begin(self, item: Item) -> None:
+        if item not in self._since:
+            self._since[item] = now_ms()
+            if len(self._since) > self._most:
+                self._drop(next(iter(self._since)))
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._expire)
+
+    def end(self, item: Item) -> None:
+        """Remove an item. Idempotent."""
+        self._since.pop(item, None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        until = slice_end()
+        while self._since:
+            item, since = next(iter(self._since.items()))
+            now = now_ms()
+            remaining_s = (since - now) / 1000.0 + self._limit_s
+            if remaining_s > 0 or now > until:
+                self._timer = asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._expire)
+                return
+            self._drop(item)
+
+    def _drop(self, item: Item) -> None:
+        del self._since[item]
+        self._on_timeout(item)
+
+
+class TTLCache(OrderedDict[Hashable, tuple[float, Item]]):
+    """Items by name, removed in the order in which they were added: beyond `max_items`, or after `ttl_ms`.
+
+    Each is stored with the time when it was added. `add` removes expired items; until its next call they stay.
+    """
+
+    def __init__(self, max_items: int, ttl_ms: float) -> None:
+        super().__init__()
+        self._max_items = max_items
+        self._ttl_ms = ttl_ms
+
+    def find(self, name: Hashable) -> Item | None:
+        return self.get(name, (0.0, None))[1]
+
+    def add(self, name: Hashable, item: Item, now_ms: float) -> None:
+        self[name] = now_ms, item
+        self.move_to_end(name)
+        while len(self) > self._max_items or next(iter(self.values()))[0] < now_ms - self._ttl_ms:
+            self.popitem(last=False)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from anytime.errors import AnytimeError, listed, suggestion
 from anytime.inference.prediction import Prediction
@@ -48,9 +47,6 @@ class ModelRegistry:
     paths: tuple[Path, ...] = ()
     files: Mapping[Path, _File] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "models", MappingProxyType(dict(self.models)))
-
     @classmethod
     def of(cls, models: Iterable[Model]) -> ModelRegistry:
         """Return a registry of loaded models; raise RegistryError if two unsaved models have the same name."""
@@ -72,14 +68,12 @@ class ModelRegistry:
 
         Raise UnknownModelError if the registry has no such model, and FieldError if a name is needed.
         """
-        if name is not None and name in self.models:
-            return self.models[name][0]
         if not self.models:
             raise UnknownModelError("no model is loaded; start the service with a model file")
-        if name is None:
-            if len(self.models) > 1:
-                raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
-            return next(iter(self.models.values()))[0]
+        if name is None and len(self.models) > 1:
+            raise FieldError("model", f"several models are loaded; name one of {listed(self.models)}")
+        if name is None or name in self.models:
+            return self.models[next(iter(self.models)) if name is None else name][0]
         base, _, version = name.rpartition("@")
         versions = {model.version: model for model in self.models.get(base, ())}
         if not versions:
@@ -96,7 +90,7 @@ def load_registry(paths: Iterable[str | Path]) -> ModelRegistry:
 
     Raise RegistryError if there is no file, and ArtifactError if a file is not a valid model file.
     """
-    return _loaded(ModelRegistry({}, tuple(Path(path) for path in paths)))
+    return reloaded(ModelRegistry({}, tuple(Path(path) for path in paths)))
 
 
 def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
@@ -111,45 +105,39 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
     different model; UnknownModelError if no file contains a model of that name.
     """
     if not registry.paths:
-        raise RegistryError("the models were not loaded from files; restart the service to replace them")
-    return _loaded(registry, name, force=force)
-
-
-def _loaded(registry: ModelRegistry, name: str | None = None, *, force: bool = False) -> ModelRegistry:
-    """Return a registry of the files of `registry` as they are now; with a name, of that model alone."""
+        raise RegistryError("the models were not loaded from files; start the service with model files or folders")
     every = name is None
     others = {file: each for file, each in registry.files.items() if not every and each.model.name != name}
     found: dict[Path, _File] = {}
     problems: list[Exception] = []
-    files: dict[Path, None] = {}
-    for path in registry.paths:
-        try:
-            files |= dict.fromkeys(_files(path))
-        except RegistryError as error:
-            if every:
-                raise
-            problems.append(error)
+    files = dict.fromkeys(file for path in registry.paths for file in _files(path))
     for file in [each for each in files if each not in others]:
         try:
             read = _read(file, registry.files.get(file), force=force)
         except (AnytimeError, OSError) as error:
             if every or file in registry.files:
                 raise
-            problems.append(error)  # a new file of unknown name
+            problems.append(error)  # a new file of unknown name, or a path without files
         else:
             if every or read.model.name == name:
                 found[file] = read
     if name is not None and not found:
-        unknown = UnknownModelError(f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}")
-        raise problems[0] if problems else unknown
+        unknown = f"no file contains a model {name!r}; {suggestion(name, list(registry.models))}"
+        raise next(iter(problems), UnknownModelError(unknown))
     for problem in problems:
         _log.warning("model %r was reloaded, except for: %s", name, problem)
     versions = _by_name(each.model for each in found.values())
-    kept = {} if every else registry.models
-    return ModelRegistry({**kept, **versions}, registry.paths, {**others, **found})
+    return ModelRegistry(versions if every else {**registry.models, **versions}, registry.paths, {**others, **found})
 
 
 def _read(file: Path, before: _File | None, *, force: bool) -> _File:
+    """Load a file of `_files` unless it is as `before`; raise RegistryError if there is none, else as `reloaded`."""
+    if file.is_dir():
+        raise RegistryError(f"folder {str(file)!r} has no {SUFFIX} file; train a model with --out into it")
+    if not file.exists():
+        raise RegistryError(
+            f"there is no file or folder {str(file)!r}; expected model files ({SUFFIX}) or folders of them"
+        )
     now = file.stat()
     state = (now.st_mtime_ns, now.st_size, now.st_dev, now.st_ino)
     if before is not None and before.state == state:
@@ -222,16 +210,7 @@ def _by_name(models: Iterable[Model]) -> dict[str, tuple[Model, ...]]:
 
 
 def _files(path: Path) -> list[Path]:
-    """Return the absolute paths of a model file, or of those in a folder, without hidden files."""
+    """Return the absolute paths of the model files in a folder, without hidden files; without any, the path itself."""
     served = Path(os.path.abspath(path))  # unlike `resolve`, it follows no symbolic link
-    if not served.exists():
-        raise RegistryError(
-            f"there is no file or folder {str(path)!r}; expected model files ({SUFFIX}) or folders of them"
-        )
-    if not served.is_dir():
-        return [served]
     # Copying programs leave hidden files, such as `._model.safetensors` (macOS) and `.model.safetensors.tmp`.
-    files = sorted(f for f in served.glob(f"[!.]*{SUFFIX}") if f.is_file())
-    if not files:
-        raise RegistryError(f"folder {str(path)!r} has no {SUFFIX} file; train a model with --out into it")
-    return files
+    return sorted(f for f in served.glob(f"[!.]*{SUFFIX}") if f.is_file()) or [served]

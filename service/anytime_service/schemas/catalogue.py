@@ -225,9 +225,8 @@ def plan(model: Model, budget: float | None, have: Iterable[str], rows: int | No
     indices = [groups.positions[name] for name in available]
     paid = {groups.names[i] for index in indices for i in (index, *groups.prerequisites[index])}
     # A prediction does not await a group without features, but its step is unpaid until the group is.
-    prefix = 0
-    while prefix < model.steps and paid.issuperset(model.manifest.steps[prefix].adds):
-        prefix += 1
+    unpaid = (number for number, step in enumerate(model.manifest.steps) if not paid.issuperset(step.adds))
+    prefix = next(unpaid, model.steps)
     steps: list[PlannedStep] = []
     rows = (groups.rows or 1) if rows is None else rows
     per_row, in_total = groups.costs, groups.call_costs(rows)

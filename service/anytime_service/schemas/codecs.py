@@ -63,8 +63,10 @@ def decoders(json: Any, msgpack: Any = None) -> Mapping[str, Decoder[Any]]:
     return {JSON.name: msgspec.json.Decoder(json), MSGPACK.name: msgspec.msgpack.Decoder(msgpack or json)}
 
 
-def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what: str = "the body") -> Decoded_co:
-    """Return a decoded message.
+def read(
+    form: Form, decoder: Decoder[Decoded_co], content: Content | str, what: str = "the body", within: str = ""
+) -> Decoded_co:
+    """Return a decoded message, or the part of one at the place `within`.
 
     Raise MalformedBodyError, which names the place, if it is not of this form and type, or gives a key twice; the
     decoder alone would use the last. JSON of more than `MAX_SEARCHED` bytes is not searched for keys given twice.
@@ -84,6 +86,7 @@ def read(form: Form, decoder: Decoder[Decoded_co], content: Content | str, what:
                 _SEARCH.decode(content if isinstance(content, str) else content.decode())
     except msgspec.ValidationError as error:
         message, place = located(error)
+        place = f"{within}{place}"
         raise MalformedBodyError(f"{place or what}: {message}", place or None) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedBodyError(f"{what} is not {form.name}: {error}") from error
@@ -150,8 +153,10 @@ def located(error: msgspec.ValidationError) -> tuple[str, str]:
     if length:
         kind, sign, limit = length.groups()
         than, bound = ("fewer", "least") if sign == ">=" else ("more", "most")
-        has = f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}"
-        message = f"{has}; send at {bound} {limit}"
+        message = (
+            f"{'a name' if is_key else 'it'} has {than} than {limit} {_ELEMENTS.get(kind, 'items')}; "
+            f"send at {bound} {limit}"
+        )
     return message[:1].lower() + message[1:], place
 
 
@@ -220,7 +225,5 @@ def answer_fields(form: Form, answer: Answer) -> dict[str, Any]:
     fields = vars(answer).copy()
     for name in LOCAL_FIELDS:
         del fields[name]
-    for name in NUMBERS:
-        if type(fields[name]) in _LONG:
-            fields[name] = in_pieces(form, fields[name])
+    fields |= {name: in_pieces(form, fields[name]) for name in NUMBERS if type(fields[name]) in _LONG}
     return fields

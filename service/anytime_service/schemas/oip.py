@@ -33,12 +33,11 @@ from anytime.inference.contributions import Contributions
 from anytime.inference.prediction import Answer
 from anytime.inference.subsets import SetCache
 from anytime.model.model import Model
-from anytime_service.errors import FieldError, MalformedBodyError
-from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, located, read
-from anytime_service.schemas.messages import ListLimits
+from anytime_service.errors import FieldError
+from anytime_service.schemas.codecs import JSON, check_finite, in_pieces, read
+from anytime_service.schemas.messages import DATATYPES, TEXT, VALUES_SCHEMA, ListLimits, Tensor, Values, check_rows
 from anytime_service.schemas.options import STREAM_ONLY, Amount, PredictionOptions, StatedOptions, stated_in
 from anytime_service.schemas.problem import Problem
-from anytime_service.schemas.values import DATATYPES, TEXT, VALUES_SCHEMA, Tensor, Values, check_rows
 
 _PARAMETERS = (
     *("prefix", "steps", "groups", "cost", "cost_total", "budget", "complete", "missing", "imputed", "clamped"),
@@ -120,37 +119,14 @@ class InferRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: list[InferOutput] | None = None
 
 
-class _Parametrised(msgspec.Struct, frozen=True):
-    parameters: dict[str, Any] | None = None
-
-
-_PARAMETRISED = msgspec.json.Decoder(_Parametrised)
 _REQUEST = msgspec.json.Decoder(InferRequest)
-_DATA = msgspec.json.Decoder(Values)
+DATA = msgspec.json.Decoder(Values)
 
 
 def read_infer(content: bytes, limits: ListLimits) -> InferRequest:
     """Return the decoded JSON of a request; raise MalformedBodyError, which names the place, or BodyTooLargeError."""
     limits.must_be_packed(JSON, content, "the JSON")
     return read(JSON, _REQUEST, content)
-
-
-def overload_of(content: bytes) -> Any:
-    """Return the parameter `overload` in the JSON of a request, None without it; ignore the rest.
-
-    Raise MalformedBodyError if the content is not JSON or its parameters are not an object.
-    """
-    return (read(JSON, _PARAMETRISED, content).parameters or {}).get("overload")
-
-
-def json_values(content: msgspec.Raw, field: str) -> Values:
-    """Return the data of an input in the JSON; raise MalformedBodyError if a value is neither a number nor text."""
-    try:
-        values: Values = _DATA.decode(content)
-    except msgspec.ValidationError as error:
-        message, item = located(error)
-        raise MalformedBodyError(f"{field}.data{item}: {message}", f"{field}.data{item}") from error
-    return values
 
 
 def tensors_of(model: Model, inputs: Sequence[InferInput], max_rows: int) -> Iterator[tuple[Tensor, int | None]]:
@@ -231,8 +207,9 @@ def tensor_of(model: Model, field: str, name: str, datatype: str, shape: Sequenc
         raise FieldError(f"{field}.datatype", f"{field}.datatype is {datatype[:50]!r}; expected {one_of}")
     rows = 1 if [*shape] == [width] else shape[0] if len(shape) == 2 and shape[1] == width else 0
     if rows < 1:
-        expected = f"expected [rows, {width}], rows being 1 or more"
-        raise FieldError(f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; {expected}")
+        raise FieldError(
+            f"{field}.shape", f"{field}.shape is {str(shape)[:100]}; expected [rows, {width}], rows being 1 or more"
+        )
     check_rows(rows, max_rows, f"{field}.shape")
     return Tensor(field, name, group, model.places[group], columns, datatype, rows)
 
@@ -295,8 +272,8 @@ def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequen
     ):
         if stated != own and stated in others:
             raise FieldError(field, f"{field} is {stated!r} in the body and {own!r} in the path; send it once")
-    ranking = ["ranking"] if len(model.prefixes.intercept) == 1 else []
-    known, seen = [kind.name for kind in _output_kinds(model)] + ranking, set[str]()
+    ranking = [_RANKING] if len(model.prefixes.intercept) == 1 else []
+    known, seen = [kind.name for kind in (*_output_kinds(model), *ranking)], set[str]()
     for number, output in enumerate(request.outputs or ()):
         field, name = f"outputs[{number}].name", output.name
         if name not in known:
@@ -311,24 +288,21 @@ def check_names(model: Model, request: InferRequest, loaded: Mapping[str, Sequen
 def request_parts(request: InferRequest, head: PredictionOptions, rows: int | None) -> dict[str, dict[str, Any]]:
     """Return the options that the parts of a request state, whose inputs, if there are any, have some rows."""
     parameters = request.parameters or InferParameters()
-    parts = {"body": stated_in(parameters, head, ("model", *STREAM_ONLY), "parameters.")}
-    if parameters.timeout:
-        parts["timeout"] = {"deadline_ms": parameters.timeout / 1000.0}
-    if rows is not None:
-        parts["inputs"] = {"rows": rows}
-    if any(output.name == "ranking" for output in request.outputs or ()):
-        parts["outputs"] = {"ranking": True}
-    return parts
+    ranks = any(output.name == "ranking" for output in request.outputs or ())
+    return {
+        "body": stated_in(parameters, head, ("model", *STREAM_ONLY), "parameters."),
+        "timeout": {"deadline_ms": parameters.timeout / 1000.0} if parameters.timeout else {},
+        "inputs": {} if rows is None else {"rows": rows},
+        "outputs": {"ranking": True} if ranks else {},
+    }
 
 
 def class_datatype(classes: Sequence[Scalar]) -> str:
     """Return the datatype of a tensor of class names; BYTES (text) unless one other datatype fits all of them."""
     kinds = {type(each) for each in classes}
-    if kinds == {bool}:
-        return "BOOL"
     if kinds == {int}:
         return "INT64" if all(-(2**63) <= int(each) < 2**63 for each in classes) else TEXT
-    return "FP64" if kinds <= {int, float} else TEXT
+    return "BOOL" if kinds == {bool} else "FP64" if kinds <= {int, float} else TEXT
 
 
 def encode_inference(model: Model, answer: Answer, request: InferRequest | None) -> tuple[InferReply, list[bytes]]:
@@ -341,20 +315,20 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
     request = request or InferRequest([])
     everything = bool((request.parameters or InferParameters()).binary_data_output)
     tensors = _outputs(model, answer)
-    binary = {each.name: (each.parameters or InferOutputParameters()).binary_data for each in request.outputs or ()}
+    requested = {each.name: (each.parameters or InferOutputParameters()).binary_data for each in request.outputs or ()}
+    binary = {name: everything if own is None else own for name, own in requested.items()}
     # A requested output may be absent: only prefixes are calibrated, not other sets of groups.
     outputs = [tensors[name] for name in binary or tensors if name in tensors]
     contents: list[bytes] = []
     for number, tensor in enumerate(outputs):
-        as_bytes = binary.get(tensor.name)
-        if everything if as_bytes is None else as_bytes:
+        if binary.get(tensor.name, everything):
             contents.append(_binary(tensor))
-            size: dict[str, Scalar] = {"binary_data_size": len(contents[-1])}
-            outputs[number] = InferTensor(tensor.name, tensor.datatype, tensor.shape, size)
+            changes: dict[str, Any] = {"data": None, "parameters": {"binary_data_size": len(contents[-1])}}
         else:
-            outputs[number] = msgspec.structs.replace(tensor, data=in_pieces(JSON, tensor.data))
-    fields = {name: getattr(answer, name) for name in _PARAMETERS}
-    fields |= {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+            changes = {"data": in_pieces(JSON, tensor.data)}
+        outputs[number] = msgspec.structs.replace(tensor, **changes)
+    expected = {f"expected_{name}": value for name, value in vars(answer.expected).items()}
+    fields = {name: getattr(answer, name) for name in _PARAMETERS} | expected
     parameters = {
         name: json_text(value) if isinstance(value, tuple | Contributions) else value
         for name, value in fields.items()
@@ -365,11 +339,10 @@ def encode_inference(model: Model, answer: Answer, request: InferRequest | None)
 
 def _binary(tensor: InferTensor) -> bytes:
     """Return the data of a tensor as bytes; each text of BYTES follows its length."""
-    values = tensor.data
     if tensor.datatype == TEXT:
-        texts = [str(value).encode() for value in values]
+        texts = [str(value).encode() for value in tensor.data]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
-    return np.array(values, DATATYPES[tensor.datatype]).tobytes()
+    return np.array(tensor.data, DATATYPES[tensor.datatype]).tobytes()
 
 
 _RANKING = InferTensorKind("ranking", "INT64", [-1])
@@ -433,11 +406,11 @@ SERVER = InferServer("anytime", __version__, ("anytime_partial_input", "binary_t
 """The server's metadata. The extensions are any subset of the inputs, tensors as bytes, parameters of a prediction."""
 
 
-def model_metadata(model: Model, versions: list[str]) -> InferModel:
-    """Return the metadata of a model; `versions` are the loaded ones, none for a model that was never saved."""
+def model_metadata(model: Model, loaded: Mapping[str, Sequence[Model]]) -> InferModel:
+    """Return the metadata of one of the loaded models; a model that was never saved has no version."""
     return InferModel(
         name=model.name,
-        versions=versions,
+        versions=[each.version for each in loaded[model.name] if each.version],
         platform="anytime_safetensors",
         inputs=list(_input_kinds(model)),
         outputs=_output_kinds(model),

@@ -189,27 +189,21 @@ def query_options(query: Mapping[str, str], header: str | None = None) -> dict[s
 
 
 _LONGEST = 400  # characters of a number in a query: Python reads thousands of digits slowly
-_PARSERS: Mapping[str | None, Callable[[str], Any]] = {
-    "boolean": {"true": True, "1": True, "false": False, "0": False}.__getitem__,
-    "integer": int,
-    "number": float,
+_KINDS: Mapping[str | None, tuple[Callable[[str], Any], str]] = {
+    "boolean": ({"true": True, "1": True, "false": False, "0": False}.__getitem__, "true or false"),
+    "integer": (int, "a whole number, 1 or more"),
+    "number": (float, "a number, 0 or more"),
+    "string": (str, "text"),
 }
+"""How a value of each kind is parsed in a query, and what an error says that is expected."""
 
 
 def _parsed(kind: str | None, text: str) -> Any:
     """Return the value that a text has in JSON; the text itself if it has none of this kind."""
-    if kind in _PARSERS and text.isascii() and "_" not in text and len(text) < _LONGEST:
+    if kind in _KINDS and text.isascii() and "_" not in text and len(text) < _LONGEST:
         with suppress(ValueError, KeyError):
-            return _PARSERS[kind](text)
+            return _KINDS[kind][0](text)
     return text
-
-
-_EXPECTED = {
-    "boolean": "true or false",
-    "integer": "a whole number, 1 or more",
-    "number": "a number, 0 or more",
-    "string": "text",
-}
 
 
 def checked_options(given: Mapping[str, Any], header: str | None = None) -> PredictionOptions:
@@ -219,7 +213,7 @@ def checked_options(given: Mapping[str, Any], header: str | None = None) -> Pred
     except msgspec.ValidationError as error:
         name = located(error)[1]
         shown, schema = header or name, SCHEMAS[name]
-        expected = _EXPECTED[schema["type"]] if "type" in schema else f"one of {', '.join(schema['enum'])}"
+        expected = _KINDS[schema["type"]][1] if "type" in schema else f"one of {', '.join(schema['enum'])}"
         raise FieldError(shown, f"{shown} is {given[name]!r}; expected {expected}") from error
 
 

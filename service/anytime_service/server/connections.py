@@ -1,4 +1,4 @@
-"""The connections of one server, and their limits of number, time and stored bytes.
+"""The connections of one server, their limits of number, time and stored bytes, and load shedding.
 
 A connection reads one request at a time: it handles what it received, answers, and goes on. `Connection` is the common
 part of the HTTP and the WebSocket protocol; uvicorn makes one for each client by `Config(http=CLASS, ws=CLASS)`.
@@ -25,21 +25,26 @@ import termios
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Iterable
 from contextvars import copy_context
+from functools import partial
 from typing import Any, cast
 
 import uvicorn
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from anytime.errors import AnytimeError
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import start
-from anytime_service.http.responses import path_problem_reply, response
+from anytime_service.http.auth import identified
+from anytime_service.http.exchange import ADMITTED, STORE_REPLY, Reply, start
+from anytime_service.http.responses import problem_reply, response
+from anytime_service.keys import KEY, KeyRing
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue
-from anytime_service.limits.table import WAITING
-from anytime_service.limits.turns import slice_end
-from anytime_service.server.shedding import LoadShedding
+from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, WAITING
+from anytime_service.limits.turns import AT_ONCE, TimeoutQueue, TTLCache, slice_end
+from anytime_service.models.registry import ModelRegistry
+from anytime_service.routes import RouteSpec
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import RequestContext, on_behalf_of
 
@@ -59,6 +64,13 @@ MAX_CLOSE_WAITS = 30  # number of close timeouts that may pass while data are st
 
 BURST_S = 0.1  # size of the bucket, in seconds of the rate: this many messages may arrive in one burst
 MIN_BURST = 100.0  # smallest size of the bucket, in messages, however low the rate is
+
+BASE_RATES_MS = 60_000.0  # age at which a stored base rate is removed
+
+_RELEVANT_HEADERS = frozenset(
+    b"accept content-encoding content-type grpc-timeout host origin request-timeout-ms".split()
+)
+"""Headers on which the response with a base rate may depend, as it does on the key."""
 
 _NOBODY = asyncio.BufferedProtocol()
 
@@ -135,17 +147,12 @@ class Connection(asyncio.BufferedProtocol, ABC):
     def connection_made(self, transport: Any) -> None:
         self.state.connections.add(self)
         self.transport = transport
-        server, client = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-        if isinstance(server, tuple):
-            server = str(server[0]), int(server[1])
-        elif server:  # the path of a Unix socket
-            server = (server if isinstance(server, str) else server.decode("utf-8", "replace")), None
         self.scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
-            "server": server or None,
-            "client": (str(client[0]), int(client[1])) if isinstance(client, tuple) else None,
+            "scheme": "https" if is_ssl(transport) else "http",
+            "server": get_local_addr(transport),
+            "client": get_remote_addr(transport),
             "root_path": self.config.root_path,
             "state": self.app_state,
         }
@@ -256,13 +263,13 @@ class Connection(asyncio.BufferedProtocol, ABC):
         if self._proceeding or self._waiting:
             return
         self._proceeding = True
-        until, count, more = slice_end(), 0, True
+        until, count, more = slice_end(), 0, not self.transport.is_closing()
         try:
-            while more and not self.transport.is_closing():
+            while more:
                 handled = self.step()
                 count += handled
-                more = handled > 0 and len(self.received) > self.at
-                if now_ms() > until:
+                more = handled > 0 and len(self.received) > self.at and not self.transport.is_closing()
+                if more and now_ms() > until:
                     break
         finally:
             self._proceeding = False
@@ -341,6 +348,84 @@ class Connection(asyncio.BufferedProtocol, ABC):
         """Send the error as the last response, and close."""
 
 
+class LoadShedding:
+    """Decisions and responses for predictions that the server does not begin: it refuses them, or sends the base rate.
+
+    With twice as many requests as the server can answer, refusing the second half must not use the time that answering
+    the first half needs. Therefore the server decides when it has read the head of a request, before it creates a task
+    and reads the body, and sends a stored response, for a small part of the cost of an answer. Requests wait nowhere
+    before that decision: what waits in the server's queues counts in it.
+    """
+
+    def __init__(self, service: PredictionService, keys: KeyRing) -> None:
+        self.service = service
+        self.keys = keys
+        self._priors: TTLCache[Reply] = TTLCache(int(BASE_RATES), BASE_RATES_MS)
+        self._priors_for: tuple[ModelRegistry, tuple[object, ...]] | None = None
+        self._refusals: dict[int, bytes] = {}
+        self._default: list[tuple[bytes, bytes]] | None = None
+
+    def admits(self, scope: dict[str, Any], length: int) -> bool | None:
+        """Return whether the prediction of a request begins, whose body has a length; a long one waits for its turn.
+
+        Return None without a valid key: the authentication middleware refuses the request.
+        """
+        if self.keys.needed:
+            try:
+                identified(self.keys, scope)
+            except AnytimeError:
+                return None
+        service = self.service
+        is_late = length > AT_ONCE and service.turns.long_ms > service.settings.max_lateness_ms
+        admitted = scope["state"][ADMITTED] = service.admission.admits(now_ms()) and not is_late
+        return admitted
+
+    def reply(self, scope: dict[str, Any], route: RouteSpec, default: list[tuple[bytes, bytes]]) -> bytes | None:
+        """Return the response to a request whose prediction is not admitted; None if its endpoint must answer.
+
+        The same list `default` as before contains the same headers.
+        """
+        if route.shed == "endpoint":  # the body may request the base rate
+            return None
+        if b"overload=prior" not in scope["query_string"]:
+            return self._refusal(default)
+        return self._prior(scope, default) if route.shed == "stored" else None
+
+    def _refusal(self, default: list[tuple[bytes, bytes]]) -> bytes:
+        self.service.shed("refused")
+        self.service.metrics.overloaded.inc()
+        if default is not self._default:
+            self._default = default
+            self._refusals.clear()
+        seconds = self.service.admission.retry_after_s()
+        content = self._refusals.get(seconds)
+        if content is None:
+            with on_behalf_of(None):  # it is counted above
+                content = response(problem_reply(self.service.overloaded(seconds)), default)
+            self._refusals[seconds] = content
+        return content
+
+    def _prior(self, scope: dict[str, Any], default: list[tuple[bytes, bytes]]) -> bytes | None:
+        """Return the stored response with the base rate; without one return None, and store the next answer."""
+        registry, keys = self.service.registry, self.keys.current
+        if self._priors_for is None or self._priors_for[0] is not registry or self._priors_for[1] is not keys:
+            self._priors_for = registry, keys
+            self._priors.clear()
+        relevant = (part for header in scope["headers"] if header[0] in _RELEVANT_HEADERS for part in header)
+        request = (scope["raw_path"], scope["query_string"], getattr(scope.get(KEY), "digest", b""), *relevant)
+        reply = self._priors.find(request)
+        if reply is None:
+            scope["state"][STORE_REPLY] = partial(self._store, request)
+            return None
+        self.service.shed("prior")
+        return response(reply, default)
+
+    def _store(self, request: tuple[bytes, ...], reply: Reply) -> None:
+        """Store a base rate, unless it is large: those of many rows differ in their options, and seldom repeat."""
+        if sum(map(len, request)) + len(reply.content) <= int(BASE_RATE_BYTES):
+            self._priors.add(request, reply, now_ms())
+
+
 class Connections:
     """The connections of a server and their limits; without `shedding`, every prediction is admitted.
 
@@ -360,7 +445,7 @@ class Connections:
         self.heads: TimeoutQueue[Connection] = TimeoutQueue(settings.header_timeout_s, lambda each: each.timed_out())
         self.tails: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.close())
         self.idle: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.close())
-        self.closing: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.abort())
+        self.closing: TimeoutQueue[Connection] = TimeoutQueue(linger_s, lambda each: each.abort(), MAX_CLOSING)
         self.writes: TimeoutQueue[Connection] = TimeoutQueue(settings.idle_timeout_s, lambda each: each.abort())
         self.pings: TimeoutQueue[Connection] = TimeoutQueue(PING_S, lambda each: each.timed_out())
         self.handshakes: TimeoutQueue[Connection] = TimeoutQueue(HANDSHAKE_S, lambda each: each.close())
@@ -383,20 +468,13 @@ class Connections:
         del self.excess[connection]
         return True
 
-    def begin_closing(self, connection: Connection) -> None:
-        connection.wait_in(self.closing)
-        if len(self.closing) > MAX_CLOSING:
-            oldest = self.closing.first()
-            oldest.wait_in(None)  # it is lost in the next turn; others may follow in this one
-            oldest.abort()
-
     def refusal(
         self, error: Exception, default: Iterable[tuple[bytes, bytes]], url: bytes = b"", method: str = ""
     ) -> bytes:
         """Return the last response of a connection, outside a request for `url`; its error is counted too."""
         path = url.partition(b"?")[0].decode("latin-1")
         with on_behalf_of(self._context):
-            reply = path_problem_reply(error, path)._replace(close=True)
+            reply = problem_reply(error, path)._replace(close=True)
         content = response(reply, default)
         return content.removesuffix(reply.content) if method == "HEAD" else content
 

@@ -11,23 +11,18 @@ import re
 from base64 import b64encode
 from collections.abc import Collection
 from hashlib import sha1
-from typing import Final
 
 import numpy as np
-from websockets.frames import Close, CloseCode
+from websockets.exceptions import ProtocolError
+from websockets.frames import Close, Opcode
 
-TEXT: Final = 1
-BINARY: Final = 2
-CLOSE: Final = 8
-PING: Final = 9
-PONG: Final = 10
+CONTROL = 8  # the first opcode of control frames
 
-_CONTINUATION, _CONTROL = 0, 8
-_OPCODES = frozenset((_CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG))
 _FIN, _RESERVED, _OPCODE, _MASKED, _SIZE = 0x80, 0x70, 0x0F, 0x80, 0x7F
-_CONTROLS = {_FIN | CLOSE, _FIN | PING, _FIN | PONG}
-_OUTSIDE = frozenset((TEXT, BINARY, _FIN | TEXT, _FIN | BINARY, *_CONTROLS))  # first bytes of valid frames
-_INSIDE = frozenset((_CONTINUATION, _FIN | _CONTINUATION, *_CONTROLS))  # the same inside a message
+_CONTROLS = {_FIN | Opcode.CLOSE, _FIN | Opcode.PING, _FIN | Opcode.PONG}
+_OUTSIDE = frozenset((Opcode.TEXT, Opcode.BINARY, _FIN | Opcode.TEXT, _FIN | Opcode.BINARY, *_CONTROLS))
+"""First bytes of valid frames outside a message."""
+_INSIDE = frozenset((Opcode.CONT, _FIN | Opcode.CONT, *_CONTROLS))  # inside one
 _FEW = 256  # bytes that a whole number unmasks faster than an array
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -54,14 +49,6 @@ def accept_key(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     return b64encode(sha1(value + _GUID, usedforsecurity=False).digest())
 
 
-class FrameError(Exception):
-    """A client breaks the protocol; `code` is that of the close frame which the server sends."""
-
-    def __init__(self, code: CloseCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code = code
-
-
 class FrameReader:
     """Reader of the frames of a client, for messages of at most `max_size` bytes.
 
@@ -76,7 +63,7 @@ class FrameReader:
     def __init__(self, max_size: int) -> None:
         self.message = bytearray()
         self._max_size = max_size
-        self._kind = _CONTINUATION  # the opcode of the message that is not complete
+        self._kind: int = Opcode.CONT  # the opcode of the message that is not complete
         self._fin = True  # whether its current frame is the last
         self._left = 0  # payload bytes of that frame that were not read
         self._mask = b""
@@ -85,7 +72,7 @@ class FrameReader:
         """Read a frame, or a part of its payload, at a place in the received bytes.
 
         Return the place behind it, and opcode and content of a complete message or control frame; the content is None
-        without one. Raise FrameError.
+        without one. Raise ProtocolError, or OverflowError for a message that is too long.
         """
         if not self._left:
             if len(data) - at < 2:
@@ -95,18 +82,18 @@ class FrameReader:
             if (
                 first not in (_INSIDE if self._kind else _OUTSIDE)
                 or not second & _MASKED
-                or (opcode >= _CONTROL and size > 125)
+                or (opcode >= CONTROL and size > 125)
             ):
-                raise FrameError(CloseCode.PROTOCOL_ERROR, _fault(first, second, opcode))
+                raise ProtocolError(_fault(first, second, opcode))
             if size > 125:
                 start += 2 if size == 126 else 8
                 size = int.from_bytes(data[at + 2 : start - 4], "big")
-            if len(data) < start or (opcode >= _CONTROL and len(data) < start + size):
+            if len(data) < start or (opcode >= CONTROL and len(data) < start + size):
                 return at, 0, None
-            if opcode < _CONTROL and size + len(self.message) > self._max_size:
-                raise FrameError(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {self._max_size} bytes")
+            if opcode < CONTROL and size + len(self.message) > self._max_size:
+                raise OverflowError(f"a message has more than {self._max_size} bytes")
             mask, at = data[start - 4 : start], start
-            if opcode >= _CONTROL or (opcode and first & _FIN and len(data) >= start + size):
+            if opcode >= CONTROL or (opcode and first & _FIN and len(data) >= start + size):
                 return start + size, opcode, unmasked(data[start : start + size], mask)
             self._kind = opcode or self._kind
             self._fin = bool(first & _FIN)
@@ -119,21 +106,20 @@ class FrameReader:
         if self._left or not self._fin:
             return at + len(piece), 0, None
         content, self.message = self.message, bytearray()
-        kind, self._kind = self._kind, _CONTINUATION
+        kind, self._kind = self._kind, Opcode.CONT
         return at + len(piece), kind, content
 
 
 def _fault(first: int, second: int, opcode: int) -> str:
     """Return what is invalid in the first two bytes of a frame."""
-    if not second & _MASKED:
-        return "a frame has no mask"
-    if first & _RESERVED:
-        return "reserved bits must be 0"
-    if opcode not in _OPCODES:
-        return "invalid opcode"
-    if opcode >= _CONTROL:
-        return "invalid control frame"
-    return "a message begins inside another" if opcode else "a continuation without a message"
+    faults = {
+        "a frame has no mask": not second & _MASKED,
+        "reserved bits must be 0": first & _RESERVED,
+        "invalid opcode": opcode not in tuple(Opcode),
+        "invalid control frame": opcode >= CONTROL,
+        "a message begins inside another": opcode,
+    }
+    return next((fault for fault, found in faults.items() if found), "a continuation without a message")
 
 
 def unmasked(data: bytes, mask: bytes) -> bytes:
@@ -158,4 +144,4 @@ def head_of(opcode: int, size: int) -> bytes:
 def close_frame(code: int, reason: str) -> bytes:
     """Return a close frame; its reason is cut to the 123 bytes that it has room for."""
     payload = Close(code, reason.encode()[:123].decode("utf-8", "ignore")).serialize()
-    return head_of(CLOSE, len(payload)) + payload
+    return head_of(Opcode.CLOSE, len(payload)) + payload

@@ -109,12 +109,6 @@ class Transaction:
                 connection.reader = None
                 connection.proceed()
 
-    def add(self, content: bytes, *, complete: bool) -> None:
-        """Add a part of the body."""
-        self.body += content
-        self.more_body = not complete
-        self.changed.set()
-
     def abandon(self) -> None:
         """Report to the application that the client has disconnected."""
         self.disconnected = True
@@ -303,7 +297,9 @@ class HttpProtocol(Connection):
         else:
             self.received = self.received[size:]
         if reader is not None and (content or body.complete):
-            reader.add(content, complete=body.complete)
+            reader.body += content
+            reader.more_body = not body.complete
+            reader.changed.set()
         if body.complete:
             self._body = self.reader = None
             if self._is_last and self._transaction is None:
@@ -379,9 +375,8 @@ class HttpProtocol(Connection):
         websocket = make(config=self.config, server_state=self.state, app_state=self.app_state)
         self.state.connections.discard(self)
         self.shared.excess.pop(self, None)
-        websocket.take_over(self)
+        websocket.take_over(self, head, scope)
         self.received, self._is_last, self.ended, self._full = b"", True, True, False  # this object decides no more
-        websocket.shake_hands(head, scope)
 
     # The response.
 
@@ -421,7 +416,7 @@ class HttpProtocol(Connection):
         self.transport.write(self.shared.refusal(error, self.state.default_headers, self._url, self._method))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.shared.begin_closing(self)
+        self.wait_in(self.shared.closing)
         self.update_reading()
 
     def fail(self, error: Exception, transaction: Transaction) -> None:

@@ -1,7 +1,7 @@
 """Start of the service: one process, one event loop, one thread for linear algebra.
 
 `bind` listens only on addresses of the loopback interface, unless API keys are set or the server is set to be insecure.
-`serve_metrics` serves a separate port for metrics and probes in the same event loop, and stops after the main port.
+A separate port for metrics and probes is served in the same event loop, and stops after the main port.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import math
 import os
 import signal
 import socket
-import stat
+import ssl
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -29,7 +29,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from anytime._files import cleanup_on
+from anytime._files import cleanup_on, is_pipe
 from anytime._linalg import single_blas_thread
 from anytime.errors import AnytimeError, listed, reason_of
 from anytime_service.app import create_app, create_side_app
@@ -37,12 +37,10 @@ from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.hangup import remembered
-from anytime_service.keys import KeyFileWatcher
+from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, raise_file_limit
+from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, LoadShedding, raise_file_limit
 from anytime_service.server.http_protocol import HttpProtocol
-from anytime_service.server.shedding import LoadShedding
-from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
 from anytime_service.server.websocket_protocol import WebSocketProtocol
 from anytime_service.settings import Settings
 from anytime_service.telemetry.logs import RATE_LIMIT, WINDOW_S, log_config
@@ -76,13 +74,9 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
     Raise AddressError if the address is not available, and KeysError if other machines can reach it without a key.
     """
     address = str(settings.uds) if settings.uds else f"{settings.host}:{settings.port}"
-    own = None  # the file of the Unix socket
     try:
-        if settings.uds:
-            listening = _unix(str(settings.uds))
-            own = _file_state(settings.uds)
-        else:
-            listening = _listening(settings.host, settings.port, settings)
+        listening = _unix(settings.uds) if settings.uds else _listening(settings.host, settings.port, settings)
+        own = _file_state(settings.uds) if settings.uds else None
     except OSError as error:
         raise AddressError(
             f"cannot listen on {address}: {reason_of(error)}; choose another address with --port, --host or --uds"
@@ -98,18 +92,15 @@ def bind(settings: Settings) -> Iterator[socket.socket]:
 @contextlib.contextmanager
 def bind_side(settings: Settings) -> Iterator[socket.socket | None]:
     """Listen on the separate port for metrics and probes, if one is set; raise AddressError as `bind` does."""
-    if settings.metrics_port is None:
-        yield None
-        return
-    address = settings.metrics_host or settings.host
+    address, port = settings.metrics_host or settings.host, settings.metrics_port
     try:
-        listening = _listening(address, settings.metrics_port)
+        listening = None if port is None else _listening(address, port)
     except OSError as error:
         raise AddressError(
-            f"cannot listen on {address}:{settings.metrics_port} for metrics: {reason_of(error)}; choose another "
+            f"cannot listen on {address}:{port} for metrics: {reason_of(error)}; choose another "
             "address with ANYTIME_METRICS_PORT or ANYTIME_METRICS_HOST"
         ) from error
-    with listening:
+    with listening or contextlib.nullcontext():
         yield listening
 
 
@@ -141,54 +132,13 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
     return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
-def _unix(path: str) -> socket.socket:
-    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+def _unix(path: Path) -> socket.socket:
+    if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(path) == 0:
+            if probe.connect_ex(str(path)) == 0:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        os.unlink(path)  # a server that was killed did not remove it
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        listening.listen()
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-@contextlib.asynccontextmanager
-async def serve_metrics(
-    app: ASGIApp, listening: socket.socket, settings: Settings, service: PredictionService
-) -> AsyncIterator[ServerState]:
-    """Serve an application on a socket of its own, with the same limits as the main port, until the end of the block.
-
-    The two ports count their connections separately: a full main port does not affect this one, and vice versa. Yield
-    its connections, tasks and default headers, as uvicorn's state of a server. At the end, requests that are being
-    answered have at most a second.
-    """
-    most = min(SIDE_CONNECTIONS, settings.max_connections)
-    limits = settings.model_copy(update={"max_connections": most})
-    config = uvicorn.Config(
-        app,
-        http=cast(Any, partial(HttpProtocol, Connections(limits, service))),
-        ws="none",
-        access_log=False,
-        lifespan="off",
-        log_config=None,
-        server_header=False,
-    )
-    config.load()
-    state = ServerState()
-    server = await _listen(config, state, listening)
-    try:
-        yield state
-    finally:
-        server.close()
-        for connection in tuple(state.connections):
-            connection.shutdown()
-        if state.tasks:
-            await asyncio.wait(tuple(state.tasks), timeout=1.0)
+        path.unlink()  # a server that was killed did not remove it
+    return socket.create_server(str(path), family=socket.AF_UNIX)
 
 
 def control_collections() -> None:
@@ -227,28 +177,109 @@ def collect_when_due(*, idle: bool) -> None:
         gc.collect()
 
 
-class Server(uvicorn.Server):
-    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP."""
+class TLSContext(ssl.SSLContext):
+    """Context of a listening socket; each connection uses `current` at the time when it is accepted.
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        settings: Settings,
-        context: TLSContext | None = None,
-        side: socket.socket | None = None,
-    ) -> None:
-        super().__init__(config)
-        self.context = context
-        state = cast(Any, config.app).state
-        self._settings = settings
-        self._service: PredictionService = state.service
-        self._stream = state.stream
-        self._sessions = state.sessions
-        self._key_watcher = KeyFileWatcher(
-            state.keys, lambda: state.stream.dismiss(state.keys.contains), self._service.tuning.key_check_s
+    Certificate, key and client certificate authorities are read before the server listens, and again on SIGHUP. OpenSSL
+    can add certificates to a context but not remove them. Therefore each reload makes a new context. It also has new
+    keys for session tickets, so a client is unable to resume a session that a removed authority allowed.
+    """
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a handshake; asyncio calls this for each connection."""
+        return self.current.wrap_bio(*args, **options)
+
+
+def tls_context(settings: Settings) -> TLSContext | None:
+    """Return the context for encrypted connections; None if no certificate is set.
+
+    Raise CertificateError if a file is missing, unreadable or invalid, or certificate and key do not match.
+    """
+    if settings.ssl_certfile is None:
+        for name in ("ssl_keyfile", "ssl_keyfile_password", "ssl_ca_certs"):
+            if getattr(settings, name) is not None:
+                raise CertificateError(f"ANYTIME_{name.upper()} is set without ANYTIME_SSL_CERTFILE; set both")
+        return None
+    context = TLSContext(ssl.PROTOCOL_TLS_SERVER)
+    reload_certificates(context, settings)
+    return context
+
+
+def reload_certificates(context: TLSContext, settings: Settings) -> None:
+    """Reload the files for new connections; raises as `tls_context`, and an error changes nothing."""
+    current = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate, key, authorities = cast(Path, settings.ssl_certfile), settings.ssl_keyfile, settings.ssl_ca_certs
+    password = settings.ssl_keyfile_password
+    for name, path in (("SSL_CERTFILE", certificate), ("SSL_KEYFILE", key), ("SSL_CA_CERTS", authorities)):
+        try:
+            if path is None:
+                continue
+            if is_pipe(path):  # on SIGHUP, reading one that nobody writes would stop the server
+                raise CertificateError(f"ANYTIME_{name}: {str(path)!r} is a pipe or a device; expected a regular file")
+            path.read_bytes()
+        except OSError as error:
+            raise CertificateError(f"ANYTIME_{name}: cannot read {str(path)!r}: {reason_of(error)}") from None
+    try:
+        # Without a password callback OpenSSL would prompt at the terminal.
+        current.load_cert_chain(certificate, key, lambda: password.get_secret_value() if password else "")
+    except (ssl.SSLError, ValueError) as error:
+        pair = f"{str(certificate)!r} and {str(key)!r}" if key else f"{str(certificate)!r} alone"
+        raise CertificateError(
+            f"ANYTIME_SSL_CERTFILE: cannot load a certificate and its key from {pair}: {_reason(error)}; expected a "
+            "matching pair in PEM format, in one file or with ANYTIME_SSL_KEYFILE, and ANYTIME_SSL_KEYFILE_PASSWORD if "
+            "the key is encrypted"
+        ) from None
+    if authorities is not None:
+        try:
+            current.load_verify_locations(authorities)
+        except ssl.SSLError as error:
+            raise CertificateError(
+                f"ANYTIME_SSL_CA_CERTS: cannot load certificates from {str(authorities)!r}: {_reason(error)}; "
+                "expected PEM"
+            ) from None
+        current.verify_mode = ssl.CERT_REQUIRED
+    context.current = current
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or error).lower().replace("_", " ")
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that answers open predictions before it closes connections, and reloads files on SIGHUP.
+
+    It serves an application of `create_app`; `run` receives the sockets to listen on. `side` is the socket of
+    `bind_side`. Raises as `tls_context`.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> None:
+        self.context = tls_context(settings)
+        state = self._state = cast(Any, app).state
+        service: PredictionService = state.service
+        shared = Connections(settings, service, LoadShedding(service, state.keys))
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,
+                lifespan="off",
+                http=cast(Any, partial(HttpProtocol, shared)),
+                ws=cast(Any, partial(WebSocketProtocol, shared)),
+                log_config=log_config(settings),
+                server_header=False,
+                root_path=settings.root_path,
+                # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
+                timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
+            )
         )
+        service.metrics.gauges["connections"].set_function(lambda: len(self.server_state.connections))
+        self._settings = settings
+        self._service = service
+        self._keys: KeyRing = state.keys
+        self._keys.changed = lambda: state.stream.dismiss(state.keys.contains)
         self._listening = side
-        self._side: ServerState | None = None
+        self._side = ServerState()
         self._ticked_ms: float | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -256,41 +287,63 @@ class Server(uvicorn.Server):
         before = sys.getswitchinterval()
         sys.setswitchinterval(min(before, SWITCH_S))
         try:
-            async with contextlib.AsyncExitStack() as stack:
-                if self._listening is not None:
-                    app = create_side_app(self._service, self._sessions)
-                    serving = serve_metrics(app, self._listening, self._settings, self._service)
-                    self._side = await stack.enter_async_context(serving)
-                await super().serve(sockets)
+            await super().serve(sockets)
         finally:
             if before > SWITCH_S:  # otherwise another server of this process has lowered it, and restores it
                 sys.setswitchinterval(before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._sessions.start()
+        await self._state.sessions.start()
+        if self._listening is not None:
+            self._metrics = await self._serve_metrics(self._listening)
         # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
         handshake_s = None if self.context is None else self._settings.header_timeout_s
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
-        self._watching = asyncio.get_running_loop().create_task(self._key_watcher.watch())
+        self._watching = asyncio.get_running_loop().create_task(self._keys.watch(self._service.tuning.key_check_s))
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
             if remembered:
                 remembered.clear()
                 self._on_hangup()
 
+    async def _serve_metrics(self, listening: socket.socket) -> asyncio.Server:
+        """Serve metrics and probes on a socket of its own, with the limits of the main port.
+
+        The two ports count their connections separately: a full one does not affect the other.
+        """
+        most = min(SIDE_CONNECTIONS, self._settings.max_connections)
+        limits = self._settings.model_copy(update={"max_connections": most})
+        config = uvicorn.Config(
+            create_side_app(self._service, self._state.sessions),
+            http=cast(Any, partial(HttpProtocol, Connections(limits, self._service))),
+            ws="none",
+            access_log=False,
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+        )
+        config.load()
+        return await _listen(config, self._side, listening)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Answer every open prediction, then close."""
+        """Answer every open prediction, then close; requests for metrics have at most a second after that."""
         self._watching.cancel()
         self._service.drain()
         linger_s = self._service.tuning.linger_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(linger_s):
                 await self._service.worker.idle()
-        await asyncio.wait([asyncio.ensure_future(self._stream.flushed())], timeout=linger_s)
+        await asyncio.wait([asyncio.ensure_future(self._state.stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
-        await self._sessions.close()
+        if self._listening is not None:
+            self._metrics.close()
+        for connection in tuple(self._side.connections):
+            connection.shutdown()
+        if self._side.tasks:
+            await asyncio.wait(tuple(self._side.tasks), timeout=1.0)
+        await self._state.sessions.close()
         self._service.solver.close()
         self._service.worker.close()
         RATE_LIMIT.report()
@@ -304,12 +357,11 @@ class Server(uvicorn.Server):
         RATE_LIMIT.report(WINDOW_S)
         collect_when_due(idle=not self.server_state.connections)
         stop = await super().on_tick(counter)
-        if self._side is not None:  # uvicorn has just updated the date
-            self._side.default_headers = self.server_state.default_headers
+        self._side.default_headers = self.server_state.default_headers  # uvicorn has just updated the date
         return stop
 
     def _on_hangup(self) -> None:
-        self._key_watcher.read()
+        self._keys.reload()
         if self.context is not None:
             try:
                 reload_certificates(self.context, self._settings)
@@ -328,32 +380,6 @@ async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socke
     return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
 
 
-def build_server(app: ASGIApp, settings: Settings, side: socket.socket | None = None) -> Server:
-    """Return a server for an application of `create_app`, not yet started; `run` receives the sockets to listen on.
-
-    `side` is the socket of `bind_side`. Raises as `tls_context`.
-    """
-    context = tls_context(settings)
-    state = cast(Any, app).state
-    service: PredictionService = state.service
-    shared = Connections(settings, service, LoadShedding(service, state.keys))
-    config = uvicorn.Config(
-        app,
-        access_log=False,
-        lifespan="off",
-        http=cast(Any, partial(HttpProtocol, shared)),
-        ws=cast(Any, partial(WebSocketProtocol, shared)),
-        log_config=log_config(settings),
-        server_header=False,
-        root_path=settings.root_path,
-        # Open predictions are answered at once; a body may continue for `linger_s`, as after any early answer.
-        timeout_graceful_shutdown=math.ceil(service.tuning.linger_s) + 1,
-    )
-    server = Server(config, settings, context, side)
-    service.metrics.connections.set_function(lambda: len(server.server_state.connections))
-    return server
-
-
 def serve(registry: ModelRegistry, settings: Settings) -> None:
     """Serve models until the process receives a signal to stop; answer running requests before the end.
 
@@ -370,7 +396,7 @@ def serve(registry: ModelRegistry, settings: Settings) -> None:
     app = create_app(registry, settings, tracing)
     # uvicorn raises SIGTERM again when it has stopped, which by default would end the process without a cleanup.
     with cleanup_on(signal.SIGTERM), bind(settings) as listening, bind_side(settings) as side, single_blas_thread():
-        server = build_server(app, settings, side)
+        server = Server(app, settings, side)
         if possible < wanted:
             _log.warning(
                 "the limit of open files (ulimit -n) permits %d connections, not %d (ANYTIME_MAX_CONNECTIONS)",

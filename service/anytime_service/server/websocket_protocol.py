@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
 from starlette.types import Message
 from websockets.exceptions import ProtocolError
-from websockets.frames import Close, CloseCode
+from websockets.frames import Close, CloseCode, Opcode
 
 from anytime_service.errors import OverloadedError
-from anytime_service.http.exchange import Reply
-from anytime_service.http.responses import blank_reply, response, response_head
+from anytime_service.http.responses import blank_response, response_head
 from anytime_service.limits.memory import Account
 from anytime_service.limits.turns import AT_ONCE
 from anytime_service.schemas.codecs import Content
 from anytime_service.server import frames
 from anytime_service.server.connections import LARGE, Connection, Connections
-from anytime_service.server.frames import FrameError, FrameReader
+from anytime_service.server.frames import FrameReader
 from anytime_service.server.requests import Head
 from anytime_service.telemetry.context import DIRECT
 
@@ -49,10 +47,9 @@ class WebSocketProtocol(Connection):
         self._opened = False  # whether the handshake is complete
         self._closed = False  # whether a close frame or a refusal was sent
         self._accept = b""  # the server's field of the handshake
-        self._refusal: Reply | None = None
+        self._refusal = b""  # the beginning of the response with which the application refuses
         self._asgi: dict[str, Any] = {}
-        self._events: deque[Message] = deque()
-        self._waiter: asyncio.Future[Message] | None = None
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
         self._on_message: Callable[[Content | str], None] | None = None
         self._context = copy_context()
         self._long: Content | str | None = None  # a message that waits for its turn
@@ -60,21 +57,21 @@ class WebSocketProtocol(Connection):
         self._ping: bytes | None = None  # of a client that does not read: the last one is answered when it does
         self.sent_bytes = 0
 
-    def take_over(self, http: Connection) -> None:
-        """Become the protocol of the transport of another connection, with what it received."""
+    def take_over(self, http: Connection, head: Head, scope: dict[str, Any]) -> None:
+        """Become the protocol of the transport of another connection, with what it received.
+
+        Check the head of the request, and let the application decide.
+        """
         self.connection_made(http.transport)
         http.transport.set_protocol(self)
         self.received, self._paused, self._full = http.received, http._paused, http._full
         http.end_stall()
         if http.write_paused:
             self.pause_writing()
-
-    def shake_hands(self, head: Head, scope: dict[str, Any]) -> None:
-        """Begin: check the head of the request, and let the application decide."""
         try:
             self._accept = frames.accept_key(head.headers)
         except ValueError as error:
-            self._refuse_with(blank_reply(400, str(error), (_VERSION,)))
+            self._refuse_with(blank_response(400, str(error), self.state.default_headers, _VERSION))
             return
         offered = b",".join(value for name, value in head.headers if name == b"sec-websocket-protocol")
         del scope["method"]
@@ -85,7 +82,7 @@ class WebSocketProtocol(Connection):
             "subprotocols": [each.strip() for each in offered.decode("latin-1").split(",") if each.strip()],
             "extensions": {"websocket.http.response": {}, DIRECT: self},
         }
-        self._events.append({"type": "websocket.connect"})
+        self._put("websocket.connect")
         self.run(self._run())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,9 +92,6 @@ class WebSocketProtocol(Connection):
         self._asgi.get("extensions", {}).clear()  # they refer to this object
         self._on_message = self._long = None
 
-    def eof_received(self) -> None:
-        """Close: a client that sends no more cannot answer a close frame."""
-
     def shutdown(self) -> None:
         """Close with 1012, service restart; uvicorn calls this when it stops."""
         self._fail(CloseCode.SERVICE_RESTART, "")
@@ -105,7 +99,7 @@ class WebSocketProtocol(Connection):
     def resume_writing(self) -> None:
         ping, self._ping = self._ping, None
         if ping is not None and not self._closed:
-            self.transmit(frames.head_of(frames.PONG, len(ping)) + ping)
+            self.transmit(frames.head_of(Opcode.PONG, len(ping)) + ping)
         super().resume_writing()
 
     # What is received.
@@ -116,7 +110,7 @@ class WebSocketProtocol(Connection):
             self.store(0)
             self._pass_on(message)
             return 1
-        if not self._opened or (self._events and not self._closed) or self.at >= len(self.received):
+        if not self._opened or not (self._events.empty() or self._closed) or self.at >= len(self.received):
             return 0
         if self._frames.message and not self.budget.fits(0) and self._releases():
             self.wait(RETRY_MS)
@@ -127,8 +121,8 @@ class WebSocketProtocol(Connection):
             self.partial = len(self._frames.message)
             if content is not None:
                 self._handle(opcode, content)
-        except FrameError as error:
-            self._fail(error.code, str(error))
+        except OverflowError as error:
+            self._fail(CloseCode.MESSAGE_TOO_BIG, str(error))
         except UnicodeDecodeError:
             self._fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
         except ProtocolError as error:
@@ -139,29 +133,28 @@ class WebSocketProtocol(Connection):
 
     def _handle(self, opcode: int, content: Content) -> None:
         """Handle a message or control frame."""
-        if opcode == frames.PONG:
-            self._pinged = False
-        elif opcode == frames.CLOSE:
-            close = Close.parse(content)
-            if not self._closed:
-                self.transport.write(frames.head_of(frames.CLOSE, len(content)) + content)
-                self._put("websocket.disconnect", code=int(close.code))
-            self._closed = True
-            self.close()
-        elif self._closed:
-            pass  # the application receives no messages any more
-        elif opcode == frames.PING and self.write_paused:
-            self._ping = bytes(content)
-        elif opcode == frames.PING:
-            self.transport.write(frames.head_of(frames.PONG, len(content)) + content)
-        else:
-            message = str(content, "utf-8") if opcode == frames.TEXT else content
+        if opcode < frames.CONTROL and not self._closed:  # the application receives nothing after a close frame
+            message = str(content, "utf-8") if opcode == Opcode.TEXT else content
             if len(message) > AT_ONCE and self._on_message is not None:
                 self._long = message
                 self.store(len(message))
                 self.wait()
             else:
                 self._pass_on(message)
+        elif opcode == Opcode.PONG:
+            self._pinged = False
+        elif opcode == Opcode.CLOSE:
+            close = Close.parse(content)
+            if not self._closed:
+                self.transport.write(frames.head_of(Opcode.CLOSE, len(content)) + content)
+                self._put("websocket.disconnect", code=int(close.code))
+            self._closed = True
+            self.close()
+        elif opcode == Opcode.PING and not self._closed:
+            if self.write_paused:
+                self._ping = bytes(content)
+            else:
+                self.transport.write(frames.head_of(Opcode.PONG, len(content)) + content)
 
     def _pass_on(self, message: Content | str) -> None:
         """Pass a message to the application."""
@@ -189,14 +182,14 @@ class WebSocketProtocol(Connection):
             self._fail(CloseCode.INTERNAL_ERROR, "keepalive ping timeout")
         else:
             self._pinged = True
-            self.transmit(frames.head_of(frames.PING, len(_PING)) + _PING)
+            self.transmit(frames.head_of(Opcode.PING, len(_PING)) + _PING)
             self.shared.pings.begin(self)
 
     # The application.
 
     async def _run(self) -> None:
         try:
-            await self.config.loaded_app(self._asgi, self._receive_event, self._send)
+            await self.config.loaded_app(self._asgi, self._receive, self._send)
         except ConnectionResetError:
             pass  # from `_send`
         except Exception as error:
@@ -209,14 +202,10 @@ class WebSocketProtocol(Connection):
             if not self._closed:
                 self.close()
 
-    def _receive_event(self) -> Awaitable[Message]:
-        waiter = self.loop.create_future()
-        if self._events:
-            waiter.set_result(self._events.popleft())
-            self.proceed()
-        else:
-            self._waiter = waiter
-        return waiter
+    async def _receive(self) -> Message:
+        message = await self._events.get()
+        self.proceed()
+        return message
 
     def charge(self, account: Account) -> None:
         self.budget.add(-self._counted)
@@ -229,7 +218,7 @@ class WebSocketProtocol(Connection):
     def write(self, content: bytes, *, text: bool) -> bool:
         if self.write_paused or self._closed or self.transport.is_closing():
             return False
-        head = frames.head_of(frames.TEXT if text else frames.BINARY, len(content))
+        head = frames.head_of(Opcode.TEXT if text else Opcode.BINARY, len(content))
         if len(content) > LARGE:
             self.transport.write(head)
             self.transport.write(content)
@@ -268,14 +257,12 @@ class WebSocketProtocol(Connection):
             self.wait_in(self.shared.pings)
             self.wait()  # when the application is ready for messages
         elif kind == "websocket.close":
-            self._refuse_with(blank_reply(404, _NOT_FOUND))
+            self._refuse_with(blank_response(404, _NOT_FOUND, self.state.default_headers))
         elif kind == "websocket.http.response.start":
-            found = dict(message.get("headers", ()))
-            media_type = found.pop(b"content-type", b"text/plain; charset=utf-8").decode()
-            found.pop(b"content-length", None)
-            self._refusal = Reply(message["status"], media_type, b"", tuple(found.items()))
-        elif kind == "websocket.http.response.body" and self._refusal is not None:
-            self._refusal = self._refusal._replace(content=self._refusal.content + message.get("body", b""))
+            headers = [*self.state.default_headers, *message.get("headers", ()), (b"connection", b"close")]
+            self._refusal = response_head(message["status"], headers)
+        elif kind == "websocket.http.response.body" and self._refusal:
+            self._refusal += message.get("body", b"")
             if not message.get("more_body", False):
                 self._refuse_with(self._refusal)
         else:
@@ -283,10 +270,10 @@ class WebSocketProtocol(Connection):
 
     # The end.
 
-    def _refuse_with(self, reply: Reply) -> None:
+    def _refuse_with(self, content: bytes) -> None:
         """Send the response that refuses the handshake, and close."""
         self._opened = self._closed = True
-        self.transmit(response(reply._replace(close=True), self.state.default_headers))
+        self.transmit(content)
         self._put("websocket.disconnect", code=int(CloseCode.ABNORMAL_CLOSURE))
         self.close()
 
@@ -307,8 +294,4 @@ class WebSocketProtocol(Connection):
 
     def _put(self, kind: str, **fields: Any) -> None:
         """Pass an event to the application."""
-        event = {"type": kind, **fields}
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(event)
-        else:
-            self._events.append(event)
+        self._events.put_nowait({"type": kind, **fields})

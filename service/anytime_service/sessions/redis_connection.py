@@ -82,7 +82,21 @@ class RedisConnection:
         self._check_s = check_s
         self._on_message, self._check = on_message, check
         self._background, self._on_subscription = background, on_subscription
-        self._pool: Any = self._pool_of(url)  # redis-py does not annotate all of its types
+        try:
+            self._pool: Any = BlockingConnectionPool.from_url(  # redis-py does not annotate all of its types
+                url,
+                max_connections=CONNECTIONS,
+                timeout=self._timeout_s,
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=self._timeout_s,
+                # A command that was sent may have been executed: the caller decides whether to repeat it.
+                retry=Retry(NoBackoff(), 0),
+                protocol=2,
+                client_name="anytime",
+            )
+            self._pool.make_connection()  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError, RedisError) as error:
+            raise AnytimeError(f"setting ANYTIME_SESSION_STORE: invalid parameter in the URL: {error}") from error
         self._redis: Any = Redis(connection_pool=self._pool)
         self._script: Callable[[str], Any] = cache(self._redis.register_script)
         self._running: set[asyncio.Task[Any]] = set()
@@ -115,8 +129,7 @@ class RedisConnection:
         self, script: str, keys: Sequence[str], arguments: Sequence[Any], limit_ms: float | None = None
     ) -> Any:
         """Run a script, unless Redis is known to be unavailable; see `run`."""
-        if self._task is None:
-            await self.start()
+        await self.start()
         if self.trouble is not None:
             raise SessionsUnreachableError(self.trouble)
         return await self.run(script, keys, arguments, limit_ms)
@@ -142,8 +155,9 @@ class RedisConnection:
             return await self._in_time(call, wait_s)
         except (RedisError, OSError) as error:
             if isinstance(error, ResponseError) and "WRONGTYPE" in str(error):  # Redis 6 names the script before it
-                wrote = f"another program wrote key {key[:100]!r} in Redis"
-                raise reported(f"{wrote}; begin another session by POST /sessions") from error
+                raise reported(
+                    f"another program wrote key {key[:100]!r} in Redis; begin another session by POST /sessions"
+                ) from error
             if isinstance(error, ResponseError):
                 _log.error("the session store refused a command: %s: %s", self._reason(error, 0.0), error)
             elif wait_s >= self._timeout_s or not isinstance(error, TimeoutError):
@@ -154,16 +168,11 @@ class RedisConnection:
         """Wait for a call at most `wait_s`; it is not cancelled, since that may get lost or cost a connection."""
         task = asyncio.get_running_loop().create_task(call)
         self._running.add(task)
-        task.add_done_callback(self._done)
-        await asyncio.wait((task,), timeout=wait_s)
-        if not task.done():
-            raise TimeoutError
-        return task.result()
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved: the caller has received it or has stopped waiting
+        task.add_done_callback(self._running.discard)
+        # Its exception is retrieved, also if the caller has stopped waiting.
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        async with asyncio.timeout(wait_s):
+            return await asyncio.shield(task)
 
     async def _keep_subscribed(self) -> None:
         failures = 0
@@ -225,12 +234,11 @@ class RedisConnection:
             return
         reason = self._reason(error, self._timeout_s)
         if self.trouble is None or not self._tried.is_set():
-            detail = str(error) or type(error).__name__
             _log.error(
                 "the session store is unavailable at %s: %s (%s); other requests are served",
                 self._address,
                 reason,
-                detail,
+                str(error) or type(error).__name__,
             )
         self.trouble = reason
         self._tried.set()
@@ -245,21 +253,3 @@ class RedisConnection:
         return next(
             (reason for kind, reason in _REASONS if isinstance(error, kind)), "an error of this server; see its log"
         )
-
-    def _pool_of(self, url: str) -> Any:
-        try:
-            pool: Any = BlockingConnectionPool.from_url(
-                url,
-                max_connections=CONNECTIONS,
-                timeout=self._timeout_s,
-                socket_timeout=self._timeout_s,
-                socket_connect_timeout=self._timeout_s,
-                # A command that was sent may have been executed: the caller decides whether to repeat it.
-                retry=Retry(NoBackoff(), 0),
-                protocol=2,
-                client_name="anytime",
-            )
-            pool.make_connection()
-        except (TypeError, ValueError, RedisError) as error:
-            raise AnytimeError(f"setting ANYTIME_SESSION_STORE: invalid parameter in the URL: {error}") from error
-        return pool

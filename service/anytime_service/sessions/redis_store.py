@@ -11,15 +11,14 @@ the session is read again. So every group is applied exactly once, in whichever 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 import secrets
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -37,13 +36,13 @@ from anytime_service.errors import (
     UnknownSessionError,
 )
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.tuning import TUNING, Tuning
+from anytime_service.limits.turns import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.sessions import redis_format
 from anytime_service.sessions.redis_connection import RedisConnection
 from anytime_service.sessions.redis_format import Bounds, SessionInfo, Snapshot, damaged
-from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, gone, unknown
+from anytime_service.sessions.store import AcceptedGroups, OpenSession, Session, SessionStore, gone, unknown
 
 MAX_RETAINED = 8  # number of retained versions that are no longer served; the least recently used one is removed first
 _READING = 4  # number of sessions that are read again concurrently
@@ -52,8 +51,6 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 BEHIND = "the session store was unavailable for some time; groups posted meanwhile may be missing in this answer"
 FULL = "the memory of this server is exhausted; the latest groups may be missing in this answer"
 LOST = "the session store has lost this session; the latest groups may be missing in this answer"
-
-_log = logging.getLogger("anytime_service")
 
 
 class ModelVersions:
@@ -69,10 +66,10 @@ class ModelVersions:
         self._registry = registry
         self._readable = readable
         self._max_rows = max_rows
-        self._retain_ms = retain_s * 1000.0
         self._seen: ModelRegistry | None = None
         self._served: dict[tuple[str, str], Model] = {}
-        self._retained: OrderedDict[tuple[str, str], tuple[Model, float]] = OrderedDict()
+        self._retain_ms = retain_s * 1000.0
+        self._retained: TTLCache[Model] = TTLCache(MAX_RETAINED, self._retain_ms)
         self.notice()
 
     def find(self, name: str, version: str) -> Model:
@@ -81,54 +78,50 @@ class ModelVersions:
         key = name, version
         if key in self._served:
             return self._served[key]
-        if key not in self._retained:
+        model = self._retained.find(key)
+        if model is None:
             raise MissingVersionError(
                 f"the session began with model {name[:200]!r} in version {version[:40]!r}, which this replica does not "
                 "have; use another replica, load that version here too, or begin a new session"
             )
-        model, _ = self._retained.pop(key)
-        self._retained[key] = model, now_ms()
+        self._retained.add(key, model, now_ms())
         return model
 
     def notice(self) -> None:
         """Update the versions after a reload, and remove those that no session has used for `retain_s`."""
-        registry, now, retained = self._registry(), now_ms(), self._retained
+        registry, now = self._registry(), now_ms()
         if registry is not self._seen:
             self._seen = registry
             before, self._served = self._served, {(model.name, model.version): model for model in registry.every()}
-            retained.update((key, (model, now)) for key, model in before.items() if key not in self._served)
-            models = (*self._served.values(), *(model for model, _ in retained.values()))
+            for key in before.keys() - self._served.keys():
+                self._retained.add(key, before[key], now)
+            models = (*self._served.values(), *(model for _, model in self._retained.values()))
             self.bounds = Bounds.of(models, self._max_rows, self._readable)
-        while retained:
-            key, (_, used_ms) = next(iter(retained.items()))  # the least recently used first
-            if len(retained) <= MAX_RETAINED and now - used_ms <= self._retain_ms:
-                break
-            del retained[key]
+        while self._retained and now - next(iter(self._retained.values()))[0] > self._retain_ms:
+            self._retained.popitem(last=False)
 
 
 @dataclass(eq=False)
 class Mirror(Session):
-    """A local copy of a session, at some revision; `account` counts the bytes of its values.
+    """A local copy of a session, at some revision, -1 before the first; `is_unread`: it is to be read again."""
 
-    `is_unread` is whether it is to be read again.
-    """
-
-    account: Account = field(kw_only=True)
-    revision: int = field(kw_only=True)
+    revision: int = -1
     is_unread: bool = False
+
+    def apply(self, snapshot: Snapshot, max_rows: int) -> None:
+        """Add the groups of a snapshot that are newer; raises as `add`."""
+        if snapshot.revision > self.revision:
+            newer = {name: group for name, group in snapshot.groups.items() if group.revision > self.revision}
+            again = (name for name, group in newer.items() if group.again)
+            self.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
 
     def add(self, contents: Mapping[str, bytes], revision: int, max_rows: int, again: Iterable[str] = ()) -> None:
         """Add packed groups up to a revision; `again` names those that were sent more than once.
 
         Raise DamagedSessionError, or OverloadedError if the values exceed the memory budget.
         """
-        arrays = redis_format.unpack_values(self.id, self.prediction, contents, max_rows)
-        more = self.prediction.more_bytes(arrays)
-        self.account.check(more)
-        self.account.add(more)
-        self.prediction.replaced.update(dict.fromkeys(again))
+        self.put(redis_format.unpack_values(self.id, self.prediction, contents, max_rows), again)
         self.revision = revision
-        self.put(arrays)
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ class RedisSession:
         pairs = [
             each for name, array in arrays.items() for each in (name, redis_format.pack_values(self.id, name, array))
         ]
-        store, bounds = self.store, self.store.bounds
+        store, bounds = self.store, self.store.models.bounds
         status, *reply = await store.run(redis_format.ADD_GROUPS, self.id, rows, bounds.fields, bounds.size, *pairs)
         if status == b"large":
             raise BodyTooLargeError(
@@ -166,7 +159,7 @@ class RedisSession:
         return complete, {name.decode() for name in replaced}, rows or 1
 
 
-class RedisSessions:
+class RedisSessions(SessionStore):
     """Session store in Redis, see `SessionStore`; `limit` applies to all replicas together."""
 
     kind: Literal["memory", "redis"] = "redis"
@@ -177,8 +170,7 @@ class RedisSessions:
         self.limit = limit
         self._tuning = tuning
         self.ttl_s = ttl_s
-        self._ttl_ms = max(int(ttl_s * 1000), 1)
-        self._models = models
+        self.models = models
         self._replica = secrets.token_urlsafe(9)
         self._count = 0
         self.known: TTLCache[SessionInfo] = TTLCache(tuning.max_known, math.inf)
@@ -202,10 +194,6 @@ class RedisSessions:
         return self._count
 
     @property
-    def bounds(self) -> Bounds:
-        return self._models.bounds
-
-    @property
     def trouble(self) -> str | None:
         return self._connection.trouble
 
@@ -217,10 +205,9 @@ class RedisSessions:
 
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         session_id = secrets.token_urlsafe(16)
-        owner, share = account.owner, account.share(self.limit)
-        arguments = (self.limit, redis_format.FORMAT, model.name, model.version, rows or 0, owner, share)
-        status, count, *owned = await self._connection.call(
-            redis_format.CREATE, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments)
+        named = (redis_format.FORMAT, model.name, model.version, rows or 0)
+        status, count, *owned = await self.run(
+            redis_format.CREATE, session_id, self.limit, *named, account.owner, account.share(self.limit)
         )
         self._count = int(count)
         if status == b"share":
@@ -234,17 +221,19 @@ class RedisSessions:
         """Return a session; this replica reads its model from Redis at the first request and caches it."""
         info = self.known.find(session_id)
         if info is None:
-            _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.bounds.size)
-            info = redis_format.read_info(session_id, fields, self.bounds.rows)
+            _, *fields = await self.run(redis_format.DESCRIBE, session_id, self.models.bounds.size)
+            info = redis_format.read_info(session_id, fields, self.models.bounds.rows)
             self.known.add(session_id, info, 0.0)
-        return RedisSession(self, session_id, self._models.find(info.name, info.version), info.rows)
+        return RedisSession(self, session_id, self.models.find(info.name, info.version), info.rows)
 
     @asynccontextmanager
     async def read(self, session_id: str, due_ms: float | None, account: Account) -> AsyncIterator[Session]:
         remaining_ms = None if due_ms is None else due_ms - now_ms()
         if remaining_ms is None or remaining_ms <= 0:
             snapshot, model = await self._snapshot(session_id, 0.0)
-            yield Session(session_id, redis_format.prediction_of(session_id, snapshot, model, self.bounds.rows))
+            mirror = Mirror(session_id, Prediction(model, snapshot.info.rows))
+            mirror.apply(snapshot, self.models.bounds.rows)
+            yield mirror
             return
         self._reading[session_id] += 1
         try:
@@ -265,7 +254,7 @@ class RedisSessions:
         if _ID.fullmatch(session_id) is None:
             raise unknown(session_id)
         reply: Sequence[Any] = await self._connection.call(
-            script, redis_format.keys_of(session_id), (session_id, self._ttl_ms, *arguments), limit_ms
+            script, redis_format.keys_of(session_id), (session_id, max(int(self.ttl_s * 1000), 1), *arguments), limit_ms
         )
         if reply[0] in (b"gone", b"unknown"):
             self.known.pop(session_id, None)
@@ -277,9 +266,11 @@ class RedisSessions:
     async def _snapshot(self, session_id: str, wait_ms: float) -> tuple[Snapshot, Model]:
         """Read a session and its model, for a prediction that waits `wait_ms`; with 0 no prediction waits."""
         limit_ms = max(wait_ms, self._tuning.min_read_ms) if wait_ms else None
-        bounds = self.bounds
-        wait = (math.ceil(wait_ms), self._replica, bounds.fields, bounds.size)
-        status, *content = await self.run(redis_format.READ, session_id, *wait, limit_ms=limit_ms)
+        bounds = self.models.bounds
+        waiting = (math.ceil(wait_ms), self._replica)
+        status, *content = await self.run(
+            redis_format.READ, session_id, *waiting, bounds.fields, bounds.size, limit_ms=limit_ms
+        )
         if status == b"large":
             await self.get(session_id)  # raises MissingVersionError if its model is larger and not loaded here
             raise damaged(session_id, f"it has more than {bounds.fields} fields or more than {bounds.size} bytes")
@@ -289,57 +280,48 @@ class RedisSessions:
                 raise gone()
         snapshot = redis_format.read_snapshot(session_id, content[0], bounds)
         self.known.add(session_id, snapshot.info, 0.0)
-        return snapshot, self._models.find(snapshot.info.name, snapshot.info.version)
+        return snapshot, self.models.find(snapshot.info.name, snapshot.info.version)
 
     async def _check(self) -> None:
-        self._models.notice()
-        keys = (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY)
-        self._count = int(await self._connection.run(redis_format.CHECK, keys, ()))
+        self.models.notice()
+        reply = await self._connection.run(redis_format.CHECK, (redis_format.SESSIONS_KEY, redis_format.ENDED_KEY), ())
+        self._count = int(reply)
 
     def apply(self, session_id: str, snapshot: Snapshot, model: Model, account: Account) -> Mirror:
         """Apply a snapshot to the mirror of a session and return it; its bytes count for the account of the first one.
 
         Raise DamagedSessionError if the snapshot is invalid, and OverloadedError if the values do not fit into memory.
         """
-        mirror, max_rows = self._mirrors.get(session_id), self.bounds.rows
-        if mirror is None:
-            prediction = redis_format.prediction_of(session_id, snapshot, model, max_rows)
-            account.check(prediction.nbytes)
-            account.add(prediction.nbytes)
-            mirror = self._mirrors[session_id] = Mirror(
-                session_id,
-                prediction,
-                note=None if self._subscribed else BEHIND,
-                on_leave=partial(self._drop_idle, session_id),
-                account=account,
-                revision=snapshot.revision,
-            )
-        elif snapshot.revision > mirror.revision:
-            newer = {name: group for name, group in snapshot.groups.items() if group.revision > mirror.revision}
-            again = [name for name, group in newer.items() if group.again]
-            mirror.add({name: group.content for name, group in newer.items()}, snapshot.revision, max_rows, again)
+        known = self._mirrors.get(session_id)
+        mirror = known or Mirror(
+            session_id,
+            Prediction(model, snapshot.info.rows),
+            account,
+            note=None if self._subscribed else BEHIND,
+            on_leave=partial(self._drop_idle, session_id),
+        )
+        mirror.apply(snapshot, self.models.bounds.rows)
+        if known is None:  # else it may have ended: its predictions are answered
+            self._mirrors[session_id] = mirror
         if session_id in self._missed:
             self._reread(mirror)
         return mirror
 
     def receive(self, content: bytes) -> None:
-        """Pass a message to its mirror; a damaged one fails only the predictions that wait for the session."""
+        """Pass a message to its mirror; invalid values fail only the predictions that wait for the session."""
         mirror: Mirror | None = None
         try:
-            session_id = redis_format.read_address(content)
+            session_id, revision, groups = redis_format.read_message(content, self.models.bounds)
             mirror = self._mirrors.get(session_id)
+            if session_id in self._reading and (mirror is None or not revision):
+                self._missed.add(session_id)  # a snapshot from before the message may still arrive
             if mirror is None:
-                if session_id in self._reading:
-                    self._missed.add(session_id)
                 return
-            revision, groups = redis_format.read_message(content, self.bounds)
             if not revision:
                 mirror.end()
-                if session_id in self._reading:  # a snapshot from before the end may still arrive
-                    self._missed.add(session_id)
             elif revision == mirror.revision + 1:
                 mirror.note = None  # no message was lost
-                mirror.add(groups, revision, self.bounds.rows)
+                mirror.add(groups, revision, self.models.bounds.rows)
             elif revision > mirror.revision:
                 self._reread(mirror)
         except (DamagedSessionError, OverloadedError) as error:
@@ -363,8 +345,6 @@ class RedisSessions:
 
     def _failed(self, mirror: Mirror | None, error: Exception) -> None:
         """Fail the predictions that wait; if only memory is missing, they are answered without the new groups."""
-        if isinstance(error, MissingVersionError):
-            _log.warning("%s", error)
         if mirror is not None and isinstance(error, OverloadedError):
             mirror.note = FULL
         elif mirror is not None:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Container, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
+from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction, checked_groups
-from anytime_service.core.service import ActivePrediction
+from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.queues import TimeoutQueue, TTLCache
-from anytime_service.limits.turns import FairQueue
+from anytime_service.limits.table import SESSION_BYTES
+from anytime_service.limits.turns import FairQueue, TimeoutQueue, TTLCache
+from anytime_service.urls import MEMORY
 
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 
@@ -44,30 +47,35 @@ class OpenSession(Protocol):
         """
 
 
-class SessionStore(Protocol):
+class SessionStore(ABC):
     """Store of sessions by id. Every method may raise SessionsUnreachableError."""
 
     kind: Literal["memory", "redis"]
     ttl_s: float
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of sessions, as last known to this process."""
 
     @property
+    @abstractmethod
     def trouble(self) -> str | None:
         """Return why the store is unavailable; None if it is available."""
 
-    async def start(self) -> None:
-        """Start the background tasks; without this call the first request starts them. Never fails."""
+    async def start(self) -> None:  # noqa: B027  (a store may have no tasks)
+        """Start the background tasks, if any; without this call the first request starts them. Never fails."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:  # noqa: B027
+        """End the background tasks."""
 
+    @abstractmethod
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         """Begin a session for the key of an account and return its id.
 
         Raise OverloadedError if the limit of sessions, or the key's share of it, is reached.
         """
 
+    @abstractmethod
     async def get(self, session_id: str) -> OpenSession:
         """Return a session, which counts as a use of it.
 
@@ -75,6 +83,7 @@ class SessionStore(Protocol):
         ago, and MissingVersionError or DamagedSessionError if its stored content is not usable on this replica.
         """
 
+    @abstractmethod
     def read(self, session_id: str, due_ms: float | None, account: Account) -> AbstractAsyncContextManager[Session]:
         """Yield a session with all its groups, which counts as a use of it; raises as `get`.
 
@@ -83,6 +92,7 @@ class SessionStore(Protocol):
         for `account`, exceed the memory budget. The session is needed at `due_ms` at the latest.
         """
 
+    @abstractmethod
     async def delete(self, session_id: str) -> None:
         """End a session and answer its open predictions from the groups received so far. Raises as `get`."""
 
@@ -91,11 +101,13 @@ class SessionStore(Protocol):
 class Session:
     """The groups received so far, in `prediction`, and the open predictions that wait for more.
 
-    `note` is added to answers; `on_leave` is called when an open prediction has ended.
+    `account` counts the bytes of the values. `note` is added to answers; `on_leave` is called when an open prediction
+    has ended.
     """
 
     id: str
     prediction: Prediction
+    account: Account = field(default_factory=Account)
     waiting: set[ActivePrediction] = field(default_factory=set)
     note: str | None = None
     on_leave: Callable[[], None] = lambda: None
@@ -107,19 +119,28 @@ class Session:
 
     def join(self, active: ActivePrediction) -> None:
         """Add an open prediction, which receives all further groups until it ends."""
-
-        def leave() -> None:
-            self.waiting.discard(active)
-            self.on_leave()
-
         self.waiting.add(active)
-        active.on_end = leave
+        active.on_end = self._leave
 
-    def put(self, arrays: Mapping[str, Any]) -> None:
-        """Store arrays that `checked_groups` returned, and pass them to the open predictions."""
+    def _leave(self, active: ActivePrediction) -> None:
+        self.waiting.discard(active)
+        self.on_leave()
+
+    def put(self, arrays: Mapping[str, Any], again: Iterable[str] = (), field: str | None = None) -> None:
+        """Store arrays that `checked_groups` returned, and pass them to the open predictions.
+
+        `again` names those that were sent more than once before. Raise OverloadedError, which names the `field` of the
+        request, if they or an answer for their rows exceed the memory budget.
+        """
+        more = self.prediction.more_bytes(arrays)
+        if more:  # none for groups that replace others
+            self.account.check(more, field)
+            for each in self.waiting:
+                each.allow(len(next(iter(arrays.values()))), more, field)
+            self.account.add(more)
+        self.prediction.replaced.update(dict.fromkeys(again))
         self.prediction.add_all(arrays)
-        names = tuple(arrays)
-        self._tell(lambda active: active.took(names))
+        self._tell(partial(ActivePrediction.took, names=tuple(arrays)))
 
     def end(self) -> None:
         """Answer every open prediction from the groups received so far; each is answered or fails by itself."""
@@ -153,30 +174,18 @@ def unknown(session_id: str) -> UnknownSessionError:
 
 @dataclass(eq=False)
 class MemorySession(Session):
-    """A session of this process.
+    """A session of this process; `account`, of the key that began it, also counts what another key posts."""
 
-    `account`, of the key that began it, counts the session and the bytes of its values, also when another key posts
-    them.
-    """
-
-    account: Account = field(kw_only=True)
     ended: bool = False
 
     async def add_groups(self, values: Mapping[str, Any]) -> AcceptedGroups:
         if self.ended:  # while the groups waited for their turn
             raise gone()
-        arrays = checked_groups(self.prediction, values)
-        more = self.prediction.more_bytes(arrays)
-        if more:  # none for groups that replace others
-            self.account.check(more, "groups")
-            for each in self.waiting:
-                each.allow(len(next(iter(arrays.values()))), more, "groups")
-            self.account.add(more)
-        self.put(arrays)
+        self.put(checked_groups(self.prediction, values), field="groups")
         return self.prediction.prefix, self.prediction.replaced, self.prediction.rows
 
 
-class MemorySessions:
+class MemorySessions(SessionStore):
     """Session store in memory, see `SessionStore`; no method waits."""
 
     kind: Literal["memory", "redis"] = "memory"
@@ -192,18 +201,12 @@ class MemorySessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def start(self) -> None:
-        """Do nothing: this store needs no task."""
-
-    async def close(self) -> None:
-        """Do nothing: a session ends with the process."""
-
     async def create(self, model: Model, rows: int | None, account: Account) -> str:
         if account.share_exhausted(account.sessions, self.limit):
             raise account.share_error(account.sessions, self.limit, "sessions")
         if len(self._sessions) >= self.limit:
             raise OverloadedError(f"there are {len(self._sessions)} sessions, the limit; delete unused sessions")
-        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account=account)
+        session = MemorySession(secrets.token_urlsafe(16), Prediction(model, rows), account)
         self._sessions[session.id] = session
         self._unused.begin(session)
         account.sessions += 1
@@ -239,3 +242,38 @@ class MemorySessions:
         session.account.sessions -= 1
         self._ended.add(session.id, None, 0.0)
         session.end()
+
+
+def session_store(service: PredictionService) -> SessionStore:
+    """Return the session store that the settings name, and register its metrics.
+
+    Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
+    """
+    settings = service.settings
+    store: SessionStore = MemorySessions(settings.max_sessions, settings.session_ttl_s)
+    if settings.session_store != MEMORY:
+        try:
+            from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional package)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "redis":
+                raise
+            raise AnytimeError(
+                "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
+                "pip install 'anytime-linear[redis]'"
+            ) from error
+        store = RedisSessions(
+            settings.session_store,
+            settings.session_store_timeout_ms,
+            settings.max_sessions,
+            settings.session_ttl_s,
+            ModelVersions(
+                lambda: service.registry,
+                settings.session_ttl_s + settings.max_deadline_ms / 1000.0,
+                settings.max_rows,
+                settings.session_store_timeout_ms * int(SESSION_BYTES),
+            ),
+            service.tuning,
+        )
+    service.metrics.gauges["sessions"].set_function(lambda: len(store))
+    service.metrics.gauges["session_store_up"].set_function(lambda: float(store.trouble is None))
+    return store

@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _HEADER = b"x-request-id"
 _VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 _TRACEPARENT = re.compile(
-    r"(?P<version>(?!ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?P<more>-.*)?"
+    r"(?:(00)|(?!00|ff)[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}(?(1)|(?:-.*)?)"
 )
+"""Version, ids of the trace and the span, flags; a version after 00 may have more."""
 DIRECT = "anytime_service.direct"  # WebSocket extension: what the connection can do beyond ASGI, see `http/exchange.py`
 _STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
 
@@ -72,7 +73,9 @@ def with_request_context(
         if scope["type"] not in ("http", "websocket"):
             return others(scope, receive, send)
         headers = scope["headers"]
-        name = _client_id(headers) or next(new)
+        name = next((value for name, value in headers if name == _HEADER), b"")
+        if not _VALID_ID.fullmatch(name):
+            name = next(new)
         # Every request runs in a context of its own: no reset is needed.
         CURRENT.set(RequestContext(name.decode(), headers, errors, connection=scope["type"] == "websocket"))
         if begun is not None:
@@ -106,13 +109,4 @@ def on_behalf_of(context: RequestContext | None) -> Iterator[None]:
 def trace_of(traceparent: str) -> tuple[str, str] | None:
     """Return the ids of the trace and of the caller's span in a `traceparent` (W3C Trace Context); None if invalid."""
     found = _TRACEPARENT.fullmatch(traceparent.strip())
-    if found is None or (found["version"] == "00" and found["more"] is not None):
-        return None
-    return found["trace"], found["span"]
-
-
-def _client_id(headers: Headers) -> bytes | None:
-    for name, value in headers:
-        if name == _HEADER:
-            return value if _VALID_ID.fullmatch(value) else None
-    return None
+    return None if found is None else (found["trace"], found["span"])

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
@@ -58,10 +58,7 @@ def with_access_log(app: ASGIApp) -> ASGIApp:
 
         def count_bytes(message: Message) -> Awaitable[None]:
             nonlocal status, size, sent
-            if "status" in message:
-                status = message["status"]
-            elif message["type"] == "websocket.accept":
-                status = 101
+            status = message.get("status", 101 if message["type"] == "websocket.accept" else status)
             content = message.get("body") or message.get("bytes") or message.get("text", "").encode()
             if content and scope.get("method") != "HEAD":
                 size += len(content)
@@ -80,11 +77,15 @@ def with_access_log(app: ASGIApp) -> ASGIApp:
 
 
 def _log_access(scope: Scope, status: int | None, took_ms: float, size: int) -> None:
-    fields: dict[str, Any] = {"method": scope.get("method", "WEBSOCKET"), "path": shown_path(scope)}
     query = shown_query(scope.get("query_string", b""))
-    if query:
-        fields["query"] = query
-    fields |= {"status": status, "duration_ms": round(took_ms, 3), "bytes": size}
+    fields = {
+        "method": scope.get("method", "WEBSOCKET"),
+        "path": shown_path(scope),
+        **({"query": query} if query else {}),
+        "status": status,
+        "duration_ms": round(took_ms, 3),
+        "bytes": size,
+    }
     _access_log.info(
         "%s %s %s %.3f ms %d bytes",
         fields["method"],
@@ -124,8 +125,7 @@ def shown_query(query: bytes) -> str:
 @dataclass(slots=True)
 class _Window:
     since: float
-    logged: int = 0
-    dropped: int = 0
+    count: int = 0
     first: logging.LogRecord | None = None
 
 
@@ -135,9 +135,8 @@ class RateLimitFilter(logging.Filter):
     It reports the number of dropped lines. Its memory is bounded by the size of the code.
     """
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._clock = clock
         self._lock = Lock()
         self._windows: dict[tuple[str, int], _Window] = {}
 
@@ -146,28 +145,27 @@ class RateLimitFilter(logging.Filter):
             return True
         self.report(WINDOW_S)
         with self._lock:
-            window = self._windows.setdefault((record.pathname, record.lineno), _Window(self._clock()))
-            if window.logged < MAX_LINES:
-                window.logged += 1
-                return True
-            window.dropped += 1
-            window.first = window.first or record
-            return False
+            window = self._windows.setdefault((record.pathname, record.lineno), _Window(monotonic()))
+            window.count += 1
+            if window.count == MAX_LINES + 1:
+                window.first = record
+            return window.count <= MAX_LINES
 
     def report(self, age_s: float = 0.0) -> None:
         """Report the lines dropped in windows that are older than `age_s` seconds, and close these windows."""
-        until = self._clock() - age_s
+        until = monotonic() - age_s
         with self._lock:
             over = [place for place, window in self._windows.items() if window.since <= until]
             windows = [self._windows.pop(place) for place in over]
         for window in windows:
             if window.first is not None:
+                dropped = window.count - MAX_LINES
                 logging.getLogger(window.first.name).log(
                     window.first.levelno,
                     "%d more lines like this one were not logged: %s",
-                    window.dropped,
+                    dropped,
                     window.first.getMessage(),
-                    extra={"suppressed": window.dropped, "json_fields": {"suppressed": window.dropped}},
+                    extra={"suppressed": dropped, "json_fields": {"suppressed": dropped}},
                 )
 
 

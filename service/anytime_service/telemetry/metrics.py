@@ -15,10 +15,11 @@ prediction, so their number is recorded too.
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from anytime.inference.deadline import Durations, LatenessRecord
 from anytime.inference.prediction import Answer
 from anytime.model.model import GroupPosition, Model
 from anytime.types import Reason
+from anytime_service.limits.turns import TTLCache
 
 _LATENESS_S = (-0.001, -0.0005, -0.0002, 0.0, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _PREFIX = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -40,33 +42,52 @@ _GROUP_S = (*(float(f"{digit}e{power}") for power in range(-5, 1) for digit in (
 _LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _SAMPLES = 24  # samples that are written in one piece, which takes 0.1 to 0.3 ms
 _EOF = b"# EOF\n"
+_HEADS = re.compile(rb"^# .*\n", re.MULTILINE)
 
 MS_PER_NUMBER = 2e-4  # time in which the worker makes a number of an answer, until it is measured
 LONGEST_MS = 3_600_000.0  # longer times of a group count as this, so that one absurd value does not dominate
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """One histogram. Observing a value takes 0.15 us; a histogram of the library takes 0.8 us, because it is locked.
 
-    Every answer observes two values, and every group one; only the thread of the event loop uses them.
+    Every answer observes two values, and every group one; only the thread of the event loop uses them. `rows` are those
+    of all calls, if the values are their durations.
     """
 
-    __slots__ = ("bounds", "counts", "rows", "total")
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-        self.rows = 0
-        """Rows of all calls, if the values are their durations."""
+    bounds: Sequence[float]
+    counts: list[int]
+    total: float = 0.0
+    rows: int = 0
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
-class Histograms:
-    """Family of histograms; it yields one member at a time, while the library collects thousands in one call.
+@dataclass(eq=False)
+class Family:
+    """Family of metrics of tallies; it yields one member at a time, while the library collects thousands in one call.
+
+    `empty` makes the family without members, and `values` what its `add_metric` receives of a member.
+    """
+
+    empty: Callable[[], Any]
+    values: Callable[[Tally], tuple[Any, ...]]
+    members: dict[tuple[str, ...], Tally] = field(default_factory=dict)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the empty family, and then the family with each member only."""
+        yield self.empty()
+        for labels, tally in tuple(self.members.items()):
+            family = self.empty()
+            family.add_metric(labels, *self.values(tally))
+            yield family
+
+
+class Histograms(Family):
+    """Family of histograms.
 
     If a bound is negative, the sum and the count are not exposed, as OpenMetrics requires, since the sum could fall;
     the last bucket is the count.
@@ -75,59 +96,35 @@ class Histograms:
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], bounds: Sequence[float], registry: CollectorRegistry
     ) -> None:
+        shown = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        super().__init__(
+            partial(HistogramMetricFamily, name, documentation, labels=labels),
+            lambda tally: (list(zip(shown, accumulate(tally.counts), strict=True)), tally.total),
+        )
         self._bounds = tuple(bounds)
-        self._bound_labels = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        self._empty: Callable[[], Any] = partial(HistogramMetricFamily, name, documentation, labels=labels)
-        self.members: dict[tuple[str, ...], Tally] = {}
         registry.register(self)
 
     def labels(self, *values: str) -> Tally:
         """Return the member with these values of the labels; it is exposed from now on, even without a value."""
-        return self.members.setdefault(values, Tally(self._bounds))
-
-    def describe(self) -> list[Metric]:
-        """Return the family without members, from which the registry reads the name."""
-        return [self._empty()]
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the family once per member, with this member only; the empty family if there is no member."""
-        if not self.members:
-            yield self._empty()
-        for values, tally in tuple(self.members.items()):
-            yield self.member(values, tally)
-
-    def member(self, values: tuple[str, ...], tally: Tally) -> Any:
-        """Return the family with one member only."""
-        family = self._empty()
-        counts = accumulate(tally.counts)
-        family.add_metric(values, list(zip(self._bound_labels, counts, strict=True)), tally.total)
-        return family
-
-
-class RowCounts(Histograms):
-    """Family of counters: the rows of the calls that each member of a family of histograms counts.
-
-    It is registered after the histograms, so that it counts at least the rows of the calls that were written.
-    """
-
-    def __init__(
-        self, name: str, documentation: str, labels: Sequence[str], calls: Histograms, registry: CollectorRegistry
-    ) -> None:
-        self._empty = partial(CounterMetricFamily, name, documentation, labels=labels)
-        self.members = calls.members
-        registry.register(self)
-
-    def member(self, values: tuple[str, ...], tally: Tally) -> Any:
-        """Return the family with one member only."""
-        family = self._empty()
-        family.add_metric(values, float(tally.rows))
-        return family
+        return self.members.setdefault(values, Tally(self._bounds, [0] * (len(self._bounds) + 1)))
 
 
 def rows_label(rows: int) -> str:
     """Return the range of numbers of rows, up to twice its start, that contains a number: "1", "2-3", "4-7"..."""
     low = 1 << rows.bit_length() - 1
     return "1" if rows == 1 else f"{low}-{2 * low - 1}"
+
+
+GAUGES = {
+    "open_predictions": "Open predictions.",
+    "predicted_lateness_seconds": "Expected lateness of an answer that begins now.",
+    "connections": "Open connections.",
+    "held_bytes": "Bytes stored for clients.",
+    "sessions": "Stored sessions.",
+    "session_store_up": "Whether the session store is available: 1 or 0.",
+    "memory_limit_bytes": "Memory limit of the process; 0 if unknown.",
+}
+"""Metrics of one number, without `anytime_`; the object that knows the number connects it to `Metrics.gauges`."""
 
 
 class Metrics:
@@ -163,27 +160,24 @@ class Metrics:
             _GROUP_S,
             here,
         )
-        RowCounts(
-            "anytime_group_rows",
-            "Rows for which groups were computed, in the calls that anytime_group_seconds counts.",
-            ["model", "group", "rows"],
-            self.group_seconds,
-            here,
+        here.register(  # after the histograms, so that it counts at least the rows of the calls that were written
+            Family(
+                partial(
+                    CounterMetricFamily,
+                    "anytime_group_rows",
+                    "Rows for which groups were computed, in the calls that anytime_group_seconds counts.",
+                    labels=["model", "group", "rows"],
+                ),
+                lambda tally: (float(tally.rows),),
+                self.group_seconds.members,
+            )
         )
-        self.open = gauge("anytime_open_predictions", "Open predictions.")
+        self.gauges = {name: gauge(f"anytime_{name}", text) for name, text in GAUGES.items()}
         self.shed = counter(
             "anytime_shed",
             "Predictions not begun because of overload: refused, or answered with the base rate.",
             ["how", "why"],
         )
-        self.predicted_lateness = gauge(
-            "anytime_predicted_lateness_seconds", "Expected lateness of an answer that begins now."
-        )
-        self.connections = gauge("anytime_connections", "Open connections.")
-        self.held_bytes = gauge("anytime_held_bytes", "Bytes stored for clients.")
-        self.sessions = gauge("anytime_sessions", "Stored sessions.")
-        self.session_store_up = gauge("anytime_session_store_up", "Whether the session store is available: 1 or 0.")
-        self.session_store_up.set(1)  # a store in memory is always available
         self.errors = counter("anytime_errors", "Problems sent to clients, by kind.", ["kind"])
         self.reloads = counter("anytime_reloads", "Reloads of models, by outcome.", ["outcome"])
         self.lag = Histogram(
@@ -195,7 +189,6 @@ class Metrics:
         self.overloaded = self.errors.labels("overloaded")
         for outcome in ("ok", "failed"):
             self.reloads.labels(outcome)
-        self.memory_limit = gauge("anytime_memory_limit_bytes", "Memory limit of the process; 0 if unknown.")
         self._served = Info("anytime_model", "Served models, in every version.", ["model", "version"], registry=here)
         self._models: dict[str, ModelMetrics] = {}
         GCCollector(registry=here)
@@ -329,39 +322,37 @@ class GroupTimings:
         self.received(group, now_ms, took_ms)
 
 
-class SessionTimings:
+class SessionTimings(TTLCache[GroupTimings]):
     """Group timings of sessions by id, wherever the sessions are stored.
 
     The least recently used session beyond `limit` is removed, which costs a measurement.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._timings: OrderedDict[str, GroupTimings] = OrderedDict()
-
-    def begin(self, session_id: str, metrics: ModelMetrics, now_ms: float) -> None:
-        """Record that a session began, or that this process received its first request for it."""
-        self._timings[session_id] = GroupTimings(metrics, now_ms)
-        if len(self._timings) > self._limit:
-            self._timings.popitem(last=False)
+        super().__init__(limit, math.inf)
 
     def received(
-        self, session_id: str, metrics: ModelMetrics, groups: Collection[str], rows: int, now_ms: float, *, again: bool
+        self,
+        session_id: str,
+        metrics: ModelMetrics,
+        now_ms: float,
+        groups: Collection[str] = (),
+        rows: int = 1,
+        *,
+        again: bool = False,
     ) -> None:
-        """Record groups that a session accepted, each of some rows; `again` if they arrived before."""
-        timings = self._timings.get(session_id)
+        """Record groups that a session accepted, each of some rows, none at its begin; `again` if they arrived before.
+
+        Those of the first request that this process received for a session are not timed.
+        """
+        timings = self.find(session_id)
         if timings is None:
-            self.begin(session_id, metrics, now_ms)
-            return
-        self._timings.move_to_end(session_id)
-        if len(groups) == 1:
+            timings = GroupTimings(metrics, now_ms)
+        elif len(groups) == 1:
             timings.rows = rows
             timings.received(next(iter(groups)), now_ms, again=again)
-        else:
-            timings.last_ms = now_ms  # the times of the single groups are unknown
-
-    def end(self, session_id: str) -> None:
-        self._timings.pop(session_id, None)
+        timings.last_ms = now_ms  # the times of several groups are unknown
+        self.add(session_id, timings, now_ms)
 
 
 def _texts(encode: Callable[[Any], bytes], metrics: Iterable[Metric]) -> Iterator[bytes]:
@@ -373,8 +364,5 @@ def _texts(encode: Callable[[Any], bytes], metrics: Iterable[Metric]) -> Iterato
         for first in range(0, max(len(samples), 1), _SAMPLES):
             metric.samples = samples[first : first + _SAMPLES]
             text = encode(SimpleNamespace(collect=lambda piece=metric: [piece])).removesuffix(_EOF)
-            start = 0
-            while metric.name == last and text.startswith(b"# ", start):
-                start = text.index(b"\n", start) + 1
-            yield text[start:]
+            yield _HEADS.sub(b"", text) if metric.name == last else text
             last = metric.name

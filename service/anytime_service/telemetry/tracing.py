@@ -103,14 +103,13 @@ class Tracing:
         }
         if late_ms is not None:
             attributes["anytime.lateness_ms"] = late_ms
-        span = self._tracer.start_span(
+        self._tracer.start_span(
             f"predict {answer.model}",
             context=parent,
             links=links,
             attributes=attributes,
             start_time=now_ns - int(answer.elapsed_ms * 1e6),
-        )
-        span.end(now_ns)
+        ).end(now_ns)
 
     def close(self) -> None:
         """Send the remaining spans; give up after `CLOSE_S` if the collector does not answer."""
@@ -132,9 +131,10 @@ def collector(environment: Mapping[str, str]) -> str | None:
     address = environment[name]
     if server_url(address, ("http", "https")) is None:
         raise AnytimeError(f"{name} is {address!r}; expected an address like http://collector:4318")
-    for variable in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        if environment.get(variable, "http/protobuf") not in ("", "http/protobuf"):
-            raise AnytimeError(f"{variable} is {environment[variable]!r}; expected http/protobuf, by port 4318")
+    protocols = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    stated = next((each for each in protocols if environment.get(each)), None)
+    if stated is not None and environment[stated] != "http/protobuf":
+        raise AnytimeError(f"{stated} is {environment[stated]!r}; expected http/protobuf, by port 4318")
     return address
 
 
@@ -150,6 +150,8 @@ def checked_environment() -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, StopIteration) as error:  # the last of an unknown provider
+        if not variables:
+            raise
         why = str(error) or type(error).__name__
         invalid = [name for name in variables if any(part in why for part in variables[name].replace(",", " ").split())]
         raise AnytimeError(f"cannot set up tracing from {listed(invalid or list(variables))}: {why}") from error
@@ -164,16 +166,15 @@ def load_tracing() -> Tracing | None:
     """
     if collector(os.environ) is None:
         return None
-    named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    attributes = {"service.version": __version__} | ({} if named else {"service.name": "anytime"})
     try:
         with checked_environment():
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-            from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+            from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
             from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
             from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-            provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+            ours = Resource.create({"service.name": "anytime", "service.version": __version__})
+            provider = TracerProvider(resource=ours.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
             provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
             return Tracing(provider)
     except ModuleNotFoundError as error:

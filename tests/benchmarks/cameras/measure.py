@@ -295,20 +295,17 @@ def requirements(found: Records, what: str, *, only_late: bool = False) -> list[
         if records[HAND].late_share > LATE_SHARE:
             print(f"{what}, {deadline:g} ms: the loop by hand is late too; measure on a machine that nobody else uses")
     for kind in WORKERS:
-        late, fewer, more = [], [], []
+        each = []
         for deadline, records in found.items():
-            hand, ours = records[HAND], records[kind]
-            limit = LATE_SHARE
-            if hand.late_share > LATE_SHARE:  # the machine does not allow it: ours may be late a little more often
-                limit += hand.late_share
-            at = f"{kind}, at {deadline:g} ms"
-            late.append(Row(f"{what}: share of late answers, {at}", ours.late_share, limit))
-            gap = hand.mean_groups - ours.mean_groups
-            fewer.append(Row(f"{what}: groups fewer than by hand, {at}", gap, FEWER_GROUPS))
-            ratio = ours.processor_s / hand.processor_s
-            more.append(Row(f"{what}: processor time / by hand, {at}", ratio, MORE_PROCESSOR))
-        kinds = (late,) if only_late else (late, fewer, more)
-        rows += [max(each, key=lambda row: row.ratio - (row.limit or 0)) for each in kinds]
+            hand, ours, at = records[HAND], records[kind], f"{kind}, at {deadline:g} ms"
+            # Where the machine does not allow it, ours may be late a little more often.
+            limit = LATE_SHARE + (hand.late_share if hand.late_share > LATE_SHARE else 0.0)
+            gap, ratio = hand.mean_groups - ours.mean_groups, ours.processor_s / hand.processor_s
+            late = Row(f"{what}: share of late answers, {at}", ours.late_share, limit)
+            fewer = Row(f"{what}: groups fewer than by hand, {at}", gap, FEWER_GROUPS)
+            each.append((late, fewer, Row(f"{what}: processor time / by hand, {at}", ratio, MORE_PROCESSOR)))
+        kinds = list(zip(*each, strict=True))[: 1 if only_late else 3]
+        rows += [max(same, key=lambda row: row.ratio - (row.limit or 0)) for same in kinds]
     return rows
 
 

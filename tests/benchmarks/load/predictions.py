@@ -1,11 +1,18 @@
-"""Predictions that a load plans and sends; checks of their answers against the library."""
+"""Predictions that a load plans, checks of their answers, and the bindings that send them.
+
+Each binding has a few connections that many predictions share.
+"""
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,6 +20,8 @@ from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
 from anytime.types import Policy
 from anytime_service.client.errors import OVERLOADED
+from benchmarks.load.engine import CONNECTIONS, Load, Pool
+from benchmarks.load.frames import HttpClient, WebSocketClient, post, text
 from benchmarks.load.models import values_of
 
 DEADLINES_MS = (5.0, 20.0)
@@ -144,3 +153,207 @@ def faults(model: Model, prediction: LoadPrediction, stalls: Sequence[tuple[floa
     if lateness_ms is not None and min(lateness_ms, answer["elapsed_ms"] - prediction.deadline_ms) < -EARLY_MS:
         found.append(f"early by more than {EARLY_MS} ms")
     return found
+
+
+class Binding(Protocol):
+    """A transport of the service."""
+
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin a prediction, and schedule its groups."""
+
+
+def begin_all(load: Load, binding: Binding, predictions: Iterable[LoadPrediction], gap_s: Callable[[], float]) -> None:
+    """Begin predictions one after the other, at intervals of `gap_s()`."""
+    at = time.perf_counter() + 0.05
+    remaining = iter(predictions)
+
+    def next_one() -> None:
+        nonlocal at
+        prediction = next(remaining, None)
+        if prediction is not None:
+            at += gap_s()
+            load.at(at, next_one)
+            binding.begin(prediction)
+
+    load.at(at, next_one)
+
+
+class Stream:
+    """WebSocket.
+
+    Attributes
+    ----------
+    open : predictions by name; answered ones may be removed.
+    strays : number of answers to others.
+    """
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.load = load
+        self.open: dict[int, LoadPrediction] = {}
+        self.strays = 0
+        self.clients = [WebSocketClient(port, "/stream") for _ in range(CONNECTIONS)]
+        for client in self.clients:
+            load.watch(client.sock, partial(self._read, client))
+
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin, and send each group in its own message."""
+        client = self.clients[prediction.name % len(self.clients)]
+        message = {
+            "type": "begin",
+            "id": prediction.name,
+            "deadline_ms": prediction.deadline_ms,
+            "policy": prediction.policy,
+        }
+        frame = text(json.dumps(message).encode())
+        self.open[prediction.name] = prediction
+        prediction.started = time.perf_counter()
+        client.sock.send(frame)
+        for offset, group, values in prediction.groups:
+            message = {"type": "group", "id": prediction.name, "group": group, "values": values}
+            self.load.at(prediction.started + offset, partial(self._group, client, prediction, group, message))
+        if prediction.end_s is not None:
+            self.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction.name))
+
+    def _group(
+        self, client: WebSocketClient, prediction: LoadPrediction, group: str, message: dict[str, object]
+    ) -> None:
+        client.sock.send(text(json.dumps(message).encode()))
+        prediction.sent[group] = time.perf_counter()
+
+    def _end(self, client: WebSocketClient, name: int) -> None:
+        client.sock.send(text(json.dumps({"type": "end", "id": name}).encode()))
+
+    def _read(self, client: WebSocketClient) -> None:
+        received = time.perf_counter()
+        for content in client.frames():
+            message = json.loads(content)
+            prediction = self.open.get(message["id"])
+            if prediction is None:
+                self.strays += 1
+            else:
+                prediction.answer(received, message)
+
+
+class BareTimers:
+    """Timers of the server's event loop, requested by WebSocket: the baseline of the answers."""
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.load = load
+        self.late_ms: list[float] = []
+        self._due: dict[str, float] = {}
+        self._names = itertools.count()
+        self._clients = [WebSocketClient(port, "/timer") for _ in range(CONNECTIONS)]
+        for client in self._clients:
+            load.watch(client.sock, partial(self._read, client))
+
+    def request_timers(self, rng: np.random.Generator, gap_s: float, until: Callable[[], bool]) -> None:
+        """Request timers at random times."""
+        name, delay = next(self._names), float(rng.choice(DEADLINES_MS))
+        client = self._clients[name % len(self._clients)]
+        self._due[str(name)] = time.perf_counter() + delay / 1000.0
+        client.sock.send(text(f"{name} {delay}".encode()))
+        if not until():
+            at = time.perf_counter() + float(rng.exponential(gap_s))
+            self.load.at(at, partial(self.request_timers, rng, gap_s, until))
+
+    def _read(self, client: WebSocketClient) -> None:
+        received = time.perf_counter()
+        self.late_ms += [(received - self._due.pop(name.decode())) * 1000.0 for name in client.frames()]
+
+
+class StreamedPost:
+    """POST /predict with one line per group, each in its own chunk, over sockets."""
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.pool = Pool(load, port)
+
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Begin, and send each group in its own chunk until there is an answer."""
+        client = self.pool.acquire(lambda received, _, content: self._answered(client, prediction, received, content))
+        query = f"deadline_ms={prediction.deadline_ms}&policy={prediction.policy}"
+        kind = "Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked"
+        head = f"POST /predict?{query} HTTP/1.1\r\nHost: load\r\n{kind}\r\n\r\n".encode()
+        prediction.started = time.perf_counter()
+        client.sock.send(head)
+        for offset, group, values in prediction.groups:
+            line = json.dumps({"group": group, "values": values}).encode() + b"\n"
+            chunk = b"%x\r\n%b\r\n" % (len(line), line)
+            self.pool.load.at(prediction.started + offset, partial(self._group, client, prediction, group, chunk))
+        if prediction.end_s is not None:
+            self.pool.load.at(prediction.started + prediction.end_s, partial(self._end, client, prediction))
+
+    def _group(self, client: HttpClient, prediction: LoadPrediction, group: str, chunk: bytes) -> None:
+        if not prediction.answers:
+            client.sock.send(chunk)
+            prediction.sent[group] = time.perf_counter()
+
+    def _end(self, client: HttpClient, prediction: LoadPrediction) -> None:
+        """End the body, before or after its answer."""
+        client.sock.send(b"0\r\n\r\n")
+        if prediction.answers:
+            self.pool.release(client)
+        prediction.end_s = -1.0
+
+    def _answered(self, client: HttpClient, prediction: LoadPrediction, received: float, content: bytes) -> None:
+        prediction.answer(received, json.loads(content))
+        if prediction.end_s is None:
+            self.pool.discard(client)
+        elif prediction.end_s < 0:
+            self.pool.release(client)
+
+
+class Sessions:
+    """A session, groups posted one after the other, and a prediction that waits for them on another connection."""
+
+    LEAD_S = 0.05
+    GROUPS_PER_REQUEST = 3
+
+    def __init__(self, load: Load, port: int) -> None:
+        self.pool = Pool(load, port)
+
+    def begin(self, prediction: LoadPrediction) -> None:
+        """Create the session; the other requests follow."""
+        self._request(post("/sessions", b""), lambda content: self._created(prediction, json.loads(content)))
+
+    def _request(self, request: bytes, on_content: Callable[[bytes], None]) -> None:
+        def answered(_came: float, _status: int, content: bytes) -> None:
+            self.pool.release(client)
+            on_content(content)
+
+        client = self.pool.acquire(answered)
+        client.send(request)
+
+    def _created(self, prediction: LoadPrediction, created: dict[str, str]) -> None:
+        session = created.get("id")
+        if session is None:  # refused
+            prediction.answer(time.perf_counter(), created)
+            return
+        started = time.perf_counter() + self.LEAD_S
+        query = f"deadline_ms={prediction.deadline_ms}&policy={prediction.policy}"
+        request = f"GET /sessions/{session}/predict?{query} HTTP/1.1\r\nHost: load\r\n\r\n".encode()
+        self.pool.load.at(started, partial(self._predict, prediction, request, session))
+        for first in range(0, len(prediction.groups), self.GROUPS_PER_REQUEST):
+            part = prediction.groups[first : first + self.GROUPS_PER_REQUEST]
+            body = json.dumps({group: values for _, group, values in part}).encode()
+            content = post(f"/sessions/{session}/groups", body)
+            self.pool.load.at(
+                started + part[-1][0], partial(self._group, prediction, [group for _, group, _ in part], content)
+            )
+
+    def _predict(self, prediction: LoadPrediction, request: bytes, session: str) -> None:
+        def answered(received: float, _status: int, content: bytes) -> None:
+            self.pool.release(client)
+            prediction.answer(received, json.loads(content))
+            at = time.perf_counter() + 0.1  # after the last groups, which are too late
+            self.pool.load.at(at, partial(self._delete, session))
+
+        client = self.pool.acquire(answered)
+        prediction.started = time.perf_counter()
+        client.send(request)
+
+    def _group(self, prediction: LoadPrediction, groups: list[str], request: bytes) -> None:
+        self._request(request, lambda _: None)
+        prediction.sent.update(dict.fromkeys(groups, time.perf_counter()))
+
+    def _delete(self, session: str) -> None:
+        self._request(f"DELETE /sessions/{session} HTTP/1.1\r\nHost: load\r\n\r\n".encode(), lambda _: None)

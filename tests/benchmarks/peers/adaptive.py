@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,9 @@ from scipy.stats import t
 from sklearn.metrics import roc_auc_score
 
 from anytime.types import Float, Index
-from benchmarks.peers import quality_sets
-from benchmarks.peers.environments import Absent, prepared
-from benchmarks.peers.measurements import FailedError, digits
-from benchmarks.peers.report import Finding, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers import quality
+from benchmarks.peers.environments import installed
+from benchmarks.peers.report import Finding, Part, Section, Sheet, difference, digits, drawn
 from benchmarks.peers.solvers import Peer, loaded
 
 SEQUENCE, ADAPTIVE = "ours: one sequence, defaults", "GDFS: an order for each row"
@@ -112,10 +111,7 @@ def _spambase(data: Path) -> Rows:
 
 def _bank(_: Path) -> Rows:
     """Return UCI's bank marketing, which empulse ships; levels of a text are the columns of its group."""
-    environment = prepared("bank")
-    if isinstance(environment, Absent):
-        raise FailedError(f"empulse is not installed here: {environment.why}")
-    [packages] = environment.python.parents[1].glob("lib/python*/site-packages")
+    [packages] = installed("bank").python.parents[1].glob("lib/python*/site-packages")
     table = pd.read_csv(packages / "empulse" / "datasets" / "data" / "bankmarketing.csv.gz", sep=";").sample(
         MAX_ROWS, random_state=0
     )
@@ -126,7 +122,7 @@ def _bank(_: Path) -> Rows:
 
 def _known(data: Path, name: str) -> Rows:
     """Return the rows of a set of the comparison of quality; of KDD Cup 1999 those of the same days."""
-    found = quality_sets.load(name, data)
+    found = quality.load(name, data)
     whole = found.fit.joined(found.choose)
     if name != "kddcup99":
         whole = whole.joined(found.test)
@@ -178,7 +174,7 @@ def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
     """Fit and test a method on one split; raise `FailedError` if that fails."""
     arrays, (module, call) = problem.split(seed), method.call.split(".")
     options = {"classes": int(problem.y.max()) + 1, "budgets": problem.budgets, "seed": seed}
-    with loaded(prepared(method.environment), module, {name: arrays[name] for name in method.arrays}) as process:
+    with loaded(method.environment, module, {name: arrays[name] for name in method.arrays}) as process:
         numbers, found = process.arrays(call, options, TIMEOUT_S)
     y, likely = arrays["yt"], found["test"]
     areas, hits = [auroc(y, each) for each in likely], (likely.argmax(axis=2) == y).mean(axis=1)
@@ -187,40 +183,32 @@ def measure(problem: AcquisitionSet, method: Peer, seed: int) -> Scores:
 
 def adaptive(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    results: Results = {}
-    failed = missing_peers([prepared(method.environment) for method in METHODS])
-    usable = [method for method in METHODS if not isinstance(prepared(method.environment), Absent)]
+    peers = dict.fromkeys([*(method.environment for method in METHODS), *([] if quick else ["bank"])])
+    part, results = Part("One sequence or an order for each row", *peers), Results()
     for name in list(SETS)[: 2 if quick else None]:
-        try:
-            problem = load(name, data, quick)
-        except FailedError as error:
-            failed.append(Finding("absent", f"{name}: {error}"))
-            continue
-        of: dict[str, Scores] = {}
-        for method in usable:
-            try:
-                splits = [measure(problem, method, seed) for seed in range(1 if quick else SETS[name][1])]
-                of[method.label] = Scores(*map(np.concatenate, zip(*splits, strict=True)))
-            except FailedError as error:
-                failed.append(Finding("absent", f"{method.label} on {name}: {error}"))
-        if SEQUENCE in of:
-            results[name] = of
-        print(f"{name}: measured", flush=True)
-    return section(results, failed)
+        with part.trying(name):
+            problem, of = load(name, data, quick), dict[str, Scores]()
+            for method in METHODS:
+                with part.trying(f"{method.label} on {name}"):
+                    splits = [measure(problem, method, seed) for seed in range(1 if quick else SETS[name][1])]
+                    of[method.label] = Scores(*map(np.concatenate, zip(*splits, strict=True)))
+            if SEQUENCE in of:
+                results[name] = of
+            print(f"{name}: measured", flush=True)
+    return section(results, part)
 
 
-def section(results: Results, failed: Sequence[Finding]) -> Section:
+def section(results: Results, part: Part) -> Section:
     """Return the section of some results."""
-    findings = [*failed, *(finding for name, of in results.items() for finding in compare_sequence(name, of))]
-    sheets = [sheet for name, of in results.items() for sheet in _sheets(name, of)]
+    for name, of in results.items():
+        part.findings += compare_sequence(name, of)
+        part.sheets += _sheets(name, of)
     lines = {
         name: {method: (SETS[name][0], scores.auroc.mean(axis=0)) for method, scores in of.items()}
         for name, of in results.items()
     }
-    picture = drawn("AUROC on the test rows for the number of groups.", lines, "groups", "AUROC (test)")
-    peers = [prepared(name) for name in dict.fromkeys(method.environment for method in METHODS)]
-    title = "One sequence or an order for each row"
-    return Section(title, versions(peers), tuple(findings), TEXT, tuple(sheets), (picture,))
+    part.pictures.append(drawn("AUROC on the test rows for the number of groups.", lines, "groups", "AUROC (test)"))
+    return part.section(*TEXT)
 
 
 def compare_sequence(name: str, of: dict[str, Scores]) -> list[Finding]:

@@ -6,7 +6,7 @@ share of the cost, so that they pay the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,8 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Bool, Float
 from benchmarks.peers.adaptive import auroc
-from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.quality_sets import columns_of, read_rows
-from benchmarks.peers.report import Finding, Section, Sheet, difference, missing_peers, versions
+from benchmarks.peers.quality import columns_of, read_rows
+from benchmarks.peers.report import Finding, Part, Section, Sheet, difference
 from benchmarks.peers.solvers import loaded
 
 SHARES = (0.05, 0.25, 1.0)
@@ -106,24 +104,21 @@ SETS: dict[str, tuple[int, Callable[..., Problem]]] = {
 
 def defaults(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    environments = [prepared(name) for name in PEERS]
-    findings, sheets = missing_peers(environments), []
+    part = Part("Defaults", *PEERS)
     for name in list(SETS)[: 1 if quick else None]:
         splits, read = SETS[name]
         problem = read(data=data, name=name)
-        measured = [measure(problem, seed, environments, findings) for seed in range(2 if quick else splits)]
+        measured = [measure(problem, seed, PEERS, part) for seed in range(2 if quick else splits)]
         found = {
             way: np.array([one[way] for one in measured]) for way in measured[0] if all(way in m for m in measured)
         }
-        findings += compare(name, found)
-        sheets.append(sheet(f"{name}: {'AUROC' if problem.are_classes else 'R²'}, {len(measured)} splits", found))
+        part.findings += compare(name, found)
+        part.sheets.append(sheet(f"{name}: {'AUROC' if problem.are_classes else 'R²'}, {len(measured)} splits", found))
         print(f"{name}: measured", flush=True)
-    return Section("Defaults", versions(environments), tuple(findings), TEXT, tuple(sheets))
+    return part.section(*TEXT)
 
 
-def measure(
-    problem: Problem, seed: int, environments: list[Environment | Absent], failed: list[Finding]
-) -> dict[str, Float]:
+def measure(problem: Problem, seed: int, peers: Mapping[str, str], part: Part) -> dict[str, Float]:
     """Return the quality (3,) of each way on one split; a peer that fails is noted."""
     X, y, Xt, yt = problem.split(seed)
     default = problem.model().fit(X, y)
@@ -132,12 +127,9 @@ def measure(
     hinges = [problem.model(basis=f"hinge:{K}").fit(X, y) for K in (1, 3, 7)]
     found[BY_HAND] = np.max([_ours(problem, model, Xt, yt) for model in hinges], axis=0)
     columns = columns_at(default, problem.groups)
-    for environment in environments:
-        if not isinstance(environment, Absent):
-            try:
-                found[PEERS[environment.name]] = _refitted(problem, environment, (X, y, Xt, yt), columns)
-            except FailedError as error:
-                failed.append(Finding("absent", f"{environment.name}, split {seed}: {error}"))
+    for peer, label in peers.items():
+        with part.trying(f"{peer}, split {seed}"):
+            found[label] = _refitted(problem, peer, (X, y, Xt, yt), columns)
     return found
 
 
@@ -154,26 +146,22 @@ def columns_at(model: Any, groups: FeatureGroups) -> Bool:
     return np.array([columns_of(model.model_.computed[prefix], groups) for prefix in within])
 
 
-def peer_scores(
-    environment: Environment | Absent, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any
-) -> Float:
+def peer_scores(peer: str, X: Float, y: Float, Xt: Float, columns: Bool, **options: Any) -> Float:
     """Return the scores (m, n), or (m, n, classes), of a peer that is fitted on each of the sets of columns (m, D)."""
     arrays = {"X": X, "y": y, "Xv": Xt[:1], "Xt": Xt, "prefixes": columns}
-    call = "ebm" if environment.name == "ebm" else "lightgbm_columns"
-    with loaded(environment, "boosting", arrays) as process:
+    call = "ebm" if peer == "ebm" else "lightgbm_columns"
+    with loaded(peer, "boosting", arrays) as process:
         found: Float = process.arrays(call, {"threads": 1, "pairs": False} | options, TIMEOUT_S)[1]["test"]
     return found.astype(np.float64)
 
 
-def _refitted(
-    problem: Problem, environment: Environment, rows: tuple[Float, Float, Float, Float], columns: Bool
-) -> Float:
+def _refitted(problem: Problem, peer: str, rows: tuple[Float, Float, Float, Float], columns: Bool) -> Float:
     """Return the quality (3,) of a peer that is fitted on the columns of each share; without columns, of the mean."""
     X, y, Xt, yt = rows
     some = columns.any(axis=1)
     found = np.full(len(columns), 0.5 if problem.are_classes else problem.quality(yt, np.full(len(yt), y.mean())))
     classes = int(y.max()) + 1 if problem.are_classes else 1
-    scores = peer_scores(environment, X, y, Xt, columns[some], classes=classes)
+    scores = peer_scores(peer, X, y, Xt, columns[some], classes=classes)
     if classes == 2:
         scores = np.stack([-scores, scores], axis=2)
     elif classes > 2:  # each class against the others by its probability

@@ -1,7 +1,7 @@
 """A virtual environment for each peer, so that the versions of one do not constrain another.
 
 The packages are pinned in `requirements/NAME.txt`. An environment is created on first use, and again after its file
-changes. One whose creation fails is `Absent`, with the reason, and the report says so.
+changes. One whose creation fails has the reason, and the report says so.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ RELATED_PACKAGES = ("numpy", "scipy", "scikit-learn", "numba", "uvicorn", "fasta
 """Further packages whose versions are reported if installed."""
 
 
+class FailedError(Exception):
+    """A measurement failed; the message says why."""
+
+
+class NotInstalledError(FailedError):
+    """The environment of a peer cannot be created."""
+
+
 @dataclass(frozen=True)
 class Environment:
-    """A Python with the packages of a peer, whose versions and those of some further packages are known."""
+    """A Python with the packages of a peer, and their versions; without it, `why` its installation failed."""
 
     name: str
-    python: Path
+    python: Path = Path()
     versions: dict[str, str] = field(default_factory=dict)
+    why: str = ""
 
     @property
     def versions_text(self) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.versions.items())
-
-
-@dataclass(frozen=True)
-class Absent:
-    """A peer whose installation failed on this machine, and why."""
-
-    name: str
-    why: str
 
 
 def _environment(name: str, python: Path, packages: Path | str, names: Sequence[str]) -> Environment:
@@ -58,8 +59,8 @@ def wanted(name: str, folder: Path = REQUIREMENTS) -> list[str]:
 
 
 @cache
-def prepared(name: str, folder: Path = FOLDER, requirements: Path = REQUIREMENTS) -> Environment | Absent:
-    """Return the environment of a peer ("ours": that of this process), created if needed; `Absent` if that fails."""
+def prepared(name: str, folder: Path = FOLDER, requirements: Path = REQUIREMENTS) -> Environment:
+    """Return the environment of a peer ("ours": that of this process), created if needed, or why that fails."""
     if name == "ours":
         names = ("anytime-linear", "numpy", "scipy", "scikit-learn", "uvicorn", "fastapi")
         return _environment("ours", Path(sys.executable), sysconfig.get_path("purelib"), names)
@@ -76,14 +77,15 @@ def prepared(name: str, folder: Path = FOLDER, requirements: Path = REQUIREMENTS
             stamp.write_text(pinned, encoding="utf-8")
         [packages] = home.glob("lib/python*/site-packages")
     except (subprocess.SubprocessError, OSError) as error:
-        return Absent(name, reason(error))
+        return Environment(name, why=reason(error))
     return _environment(name, python, packages, (*wanted(name, requirements), *RELATED_PACKAGES))
 
 
-def ours() -> Environment:
-    """Return the environment of this process, which also has scikit-learn."""
-    found = prepared("ours")
-    assert isinstance(found, Environment)
+def installed(name: str) -> Environment:
+    """Return the environment of a peer; raise NotInstalledError without one."""
+    found = prepared(name)
+    if found.why:
+        raise NotInstalledError(found.why)
     return found
 
 

@@ -1,11 +1,14 @@
-"""The part of the report on published figures: ours next to what others have printed, each by its own protocol.
+"""The parts of the report on published figures, each by its own protocol, and on real prices.
 
 Ours has its defaults and is chosen on training rows only. A peer of each table is rerun on the same rows, so that its
-difference from ours has a paired error; printed figures have none.
+difference from ours has a paired error; printed figures have none. Real prices: AUC against dollars on NHANES I, and
+what each test is worth. `deploy/docs/gallery/nhanes.py` shows its figures; a measurement that is no quick look writes
+them next to it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +26,8 @@ from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import COST_TOLERANCE, FeatureGroups, load_groups
 from anytime.types import Float, Index
 from benchmarks.peers.defaults import errors, peer_scores
-from benchmarks.peers.environments import prepared
-from benchmarks.peers.measurements import FailedError
-from benchmarks.peers.report import Finding, Picture, Section, Sheet, difference, drawn, missing_peers, versions
+from benchmarks.peers.quality import LIGHTGBM, QualitySet, boosted, fitted, load, process_of, value_at_budgets
+from benchmarks.peers.report import Finding, Part, Picture, Section, Sheet, difference, drawn
 
 OURS = "ours, defaults"
 VARIANTS: dict[str, dict[str, Any]] = {OURS: {}, "ours, without pairs": {"pairs": 0}}
@@ -181,9 +183,8 @@ def curve(rows: Rows, options: dict[str, Any]) -> tuple[Float, Float]:
     return budgets, np.hstack([each[np.searchsorted(costs, limits, side="right") - 1] for costs, each in found])
 
 
-def rerun(rows: Rows, name: str) -> Float:
+def rerun(rows: Rows, peer: str) -> Float:
     """Return the measure of a peer with all columns, (units,); raise `FailedError` if it fails."""
-    environment = prepared(name)
     is_text = [not pd.api.types.is_numeric_dtype(kind) for kind in rows.X.dtypes]
     codes = rows.X.apply(lambda column: column if column.dtype.kind in "biuf" else pd.factorize(column)[0])
     X, columns = codes.to_numpy(np.float64), np.ones((1, len(is_text)), dtype=np.bool_)
@@ -194,7 +195,7 @@ def rerun(rows: Rows, name: str) -> Float:
     }
     return np.concatenate(
         [
-            units(rows, test, peer_scores(environment, X[train], rows.y[train], X[test], columns, **options)[0])
+            units(rows, test, peer_scores(peer, X[train], rows.y[train], X[test], columns, **options)[0])
             for train, test in rows.splits
         ]
     )
@@ -202,27 +203,23 @@ def rerun(rows: Rows, name: str) -> Float:
 
 def published(data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
-    findings, sheets, pictures = missing_peers(list(map(prepared, PEERS))), list[Sheet](), list[Picture]()
+    part = Part("Published figures", "ours", *PEERS)
     for name in list(PROTOCOLS)[: 1 if quick else None]:
-        protocol = PROTOCOLS[name]
-        try:
+        with part.trying(name):  # a set may not be in DATA
+            protocol = PROTOCOLS[name]
             rows = protocol.read(data)
-        except FileNotFoundError as error:
-            findings.append(Finding("absent", f"{name}: there is no {error.filename}; --data states the folder"))
-            continue
-        curves = {variant: curve(rows, options) for variant, options in VARIANTS.items()}
-        values = {variant: terms[-1] for variant, (_, terms) in curves.items()}
-        try:
-            values[PEERS[protocol.peer]] = rerun(rows, protocol.peer)
-        except FailedError as error:
-            findings.append(Finding("absent", f"{name}: {PEERS[protocol.peer]}: {error}"))
-        findings += compare(name, protocol, values)
-        sheets.append(sheet(name, protocol, values))
-        pictures.append(picture(name, protocol, curves, "columns" if rows.groups is None else "assigned cost"))
-        print(f"{name}: measured", flush=True)
-    text = *TEXT, *(f"{name}: {of.what}. Source: {of.source}. {of.weakness}" for name, of in PROTOCOLS.items())
-    used = versions(map(prepared, ("ours", *PEERS)))
-    return Section("Published figures", used, tuple(findings), text, tuple(sheets), tuple(pictures))
+            curves = {variant: curve(rows, options) for variant, options in VARIANTS.items()}
+            values = {variant: terms[-1] for variant, (_, terms) in curves.items()}
+            with part.trying(f"{name}: {PEERS[protocol.peer]}"):
+                values[PEERS[protocol.peer]] = rerun(rows, protocol.peer)
+            part.findings += compare(name, protocol, values)
+            part.sheets.append(sheet(name, protocol, values))
+            cost = "columns" if rows.groups is None else "assigned cost"
+            part.pictures.append(picture(name, protocol, curves, cost))
+            print(f"{name}: measured", flush=True)
+    return part.section(
+        *TEXT, *(f"{name}: {of.what}. Source: {of.source}. {of.weakness}" for name, of in PROTOCOLS.items())
+    )
 
 
 def compare(name: str, protocol: Protocol, values: dict[str, Float]) -> list[Finding]:
@@ -263,3 +260,83 @@ def picture(name: str, protocol: Protocol, curves: dict[str, tuple[Float, Float]
     printed = {f"{way}, printed": (ends, np.full(2, value)) for way, value in protocol.printed.items()}
     caption = f"{name}: {protocol.measure} on the test rows by {cost}; printed values need all columns."
     return drawn(caption, {"": lines | printed}, cost, f"{protocol.measure} (test)")
+
+
+GALLERY = Path(__file__).parents[3] / "deploy" / "docs" / "gallery" / "nhanes.json"
+ONE_MODEL = "anytime, one model"
+SPLITS = 5
+TRADEOFFS = tuple(float(value) for value in np.logspace(-4.5, -1.5, 13))
+"""Of LightGBM: from all tests to the free ones alone."""
+
+COMPARED = (0.0, 5.0, 10.0, 20.0, 40.0, 68.09)
+"""Dollars."""
+
+PRICES_TEXT = (
+    "Of each random split, ours is trained with its defaults on 5,000 persons, once for all budgets. LightGBM is "
+    "trained on the same persons at each of many trade-offs between loss and prices (cegb_tradeoff), and for each "
+    "budget the model is selected that has the largest area under the ROC curve (AUC) on 1,500 other persons: one "
+    "model per budget. Both are tested on 3,035 further persons. Standard errors are over the splits, which share "
+    "persons, so they are too small.",
+    "A test is worth what it adds to the AUC: as the first one after what is free, or as the last one after all.",
+)
+
+
+def prices(data: Path, quick: bool) -> Section:
+    """Measure, and return the section."""
+    part, offered = Part("Real prices: NHANES I and Medicare", "ours", "boosting"), []
+    splits = [load("nhanes", data, seed) for seed in range(2 if quick else SPLITS)]
+    for problem in splits:
+        ours = fitted(problem)
+        assert ours.columns is not None
+        offered.append({ONE_MODEL: ours.points["AUC"]})
+        with part.trying(LIGHTGBM), process_of(problem, "boosting", ours.columns) as process:
+            offered[-1][LIGHTGBM] = boosted(problem, process, LIGHTGBM, quick, TRADEOFFS).points["AUC"]
+    names = [name for name in offered[0] if all(name in each for each in offered)]
+    budgets = np.unique(np.concatenate([points.costs for each in offered for points in each.values()]))
+    curves = {
+        name: np.array([value_at_budgets(each[name], budgets, 0.5, chosen=name != ONE_MODEL)[:, 0] for each in offered])
+        for name in names
+    }
+    tests = worth(splits)
+    if LIGHTGBM in curves:
+        gains = curves[ONE_MODEL] - curves[LIGHTGBM]
+        for dollars in COMPARED:
+            at = int(np.searchsorted(budgets, dollars + 1e-6, side="right")) - 1
+            text = f"{dollars:g} dollars: {ONE_MODEL} {curves[ONE_MODEL][:, at].mean():.4f}, less {LIGHTGBM}"
+            part.findings.append(difference(text, float(gains[:, at].mean()), float(errors(gains)[at])))
+    found = {name: (budgets.tolist(), values.mean(axis=0).round(4).tolist()) for name, values in curves.items()}
+    if not quick:
+        GALLERY.write_text(json.dumps({"curves": found, "tests": tests}, indent=1) + "\n", encoding="utf-8")
+    rows = tuple((name, f"{dollars:.2f}", *(f"{a:+.4f} ± {b:.4f}" for a, b in of)) for name, dollars, *of in tests)
+    columns = ("", "dollars", "as the first one", "as the last one")
+    part.sheets.append(Sheet("What each test adds to the AUC", columns, rows))
+    caption = "NHANES I: AUC on the test persons for what the tests cost."
+    part.pictures.append(drawn(caption, {"": found}, "dollars", "AUC (test)"))
+    return part.section(*PRICES_TEXT)
+
+
+def worth(splits: list[QualitySet]) -> list[tuple[str, float, tuple[float, float], tuple[float, float]]]:
+    """Return each priced group, its cost, and the mean and standard error of what it adds as the first and the last."""
+    groups = splits[0].groups
+    free, priced = (np.flatnonzero(is_priced) for is_priced in (groups.costs == 0, groups.costs > 0))
+    none, every = _auc(splits, free), _auc(splits, np.arange(len(groups)))
+    found = []
+    for g in priced.tolist():
+        first, last = (
+            _auc(splits, np.append(free, g)) - none,
+            every - _auc(splits, np.delete(np.arange(len(groups)), g)),
+        )
+        of = [(float(each.mean()), float(errors(each))) for each in (first, last)]
+        found.append((groups.names[g], float(groups.costs[g]), of[0], of[1]))
+    return found
+
+
+def _auc(splits: list[QualitySet], chosen: Index) -> Float:
+    """Return the AUC of the model of some groups on each split."""
+    found = []
+    for problem in splits:
+        groups = problem.groups.only(chosen.tolist())
+        columns = np.isin(problem.groups.features, groups.features)
+        model = AnytimeClassifier(groups).fit(problem.fit.X[:, columns], problem.fit.y)
+        found.append(roc_auc_score(problem.test.y, model.predict_proba(problem.test.X[:, columns])[:, 1]))
+    return np.array(found)

@@ -1,10 +1,18 @@
-"""One report of all parts: as text, and as a self-contained page with pictures. Parts measured earlier are retained."""
+"""Interleaved measurements, with medians and spreads, and one report of all parts.
+
+The machine is shared, and its noise lasts for seconds. So everything that is compared is measured round by round, one
+after the other, and reported as the ratio within a round, in which noise affects both sides. The report is text, and a
+self-contained page with pictures. Parts measured earlier are retained.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +23,86 @@ from anytime.evaluation.page.charts import STYLE as CHARTS
 from anytime_reproduction.report import STYLE
 from anytime_reproduction.report import lines as chart_of
 from benchmarks.harness import SLACK, aligned
-from benchmarks.peers.environments import Absent, Environment
-from benchmarks.peers.measurements import Spread, digits
+from benchmarks.peers.environments import FailedError, NotInstalledError, prepared
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles; minimum and maximum of fewer than four values."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread:
+        """Summarise at least one value."""
+        if len(values) < 4:
+            return Spread(statistics.median(values), min(values), max(values), len(values))
+        low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+        return Spread(median, low, high, len(values))
+
+    def __str__(self) -> str:
+        return digits(self.median) + (f" ({digits(self.low)} to {digits(self.high)})" if self.count > 1 else "")
+
+
+def digits(value: float) -> str:
+    """Format with two significant digits below ten, no decimals above."""
+    return f"{value:,.0f}" if abs(value) >= 9.95 else f"{value:#.2g}"
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return ours as a share of theirs, per round; only rounds that both have."""
+    return Spread.of([a / b for a, b in zip(ours, theirs, strict=False)])
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Values of each measurement, one per round, and why one failed: it has no values then, or fewer."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def spread(self, name: str) -> Spread | None:
+        """Return the spread of a measurement; None without values."""
+        values = self.values.get(name)
+        return Spread.of(values) if values else None
+
+    def ratio(self, ours: str, theirs: str) -> Spread | None:
+        """Return one measurement as a share of another; None if either is missing."""
+        a, b = self.values.get(ours), self.values.get(theirs)
+        return ratios(a, b) if a and b else None
+
+
+def interleave(
+    measures: Mapping[str, Callable[[], float]], rounds: int, *, few: int = 3, warm_up: bool = True, long: float = 1e99
+) -> Measurements:
+    """Interleave measurements.
+
+    Parameters
+    ----------
+    measures : each returns its value, or raises `FailedError` and is skipped from then on.
+    long : a measurement with a larger first value has `few` rounds only.
+    warm_up : whether to discard the first turn.
+    """
+    results = Measurements({name: [] for name in measures})
+    rounds_of = dict.fromkeys(measures, rounds)
+    for turn in range(rounds + warm_up):
+        for name, measure in measures.items():
+            if name in results.failed or len(results.values[name]) >= rounds_of[name]:
+                continue
+            try:
+                value = measure()
+            except FailedError as error:
+                results.failed[name] = str(error)
+                continue
+            if turn == 0 and value > long:
+                rounds_of[name] = min(rounds, few)
+            if turn > 0 or not warm_up:
+                results.values[name].append(value)
+    return results
+
 
 Verdict = Literal["holds", "missed", "ahead", "behind", "absent", "noted"]
 """Of a limit: holds or missed. Of a comparison: ahead or behind. Of a peer that could not be measured: absent."""
@@ -97,15 +183,35 @@ def difference(text: str, gain: float, error: float, errors: float = 2.0) -> Fin
     return compared(whole, gain > 0) if abs(gain) > errors * error else Finding("noted", whole)
 
 
-def versions(peers: Iterable[Environment | Absent]) -> tuple[str, ...]:
-    """Return the versions of the peers that are installed."""
-    return tuple(f"{peer.name}: {peer.versions_text}" for peer in peers if isinstance(peer, Environment))
+class Part:
+    """A part of the report while it is measured.
 
+    Parameters
+    ----------
+    peers : names of the environments that it needs. Those that cannot be installed are findings.
+    """
 
-def missing_peers(peers: Sequence[Environment | Absent]) -> list[Finding]:
-    """Return the peers that could not be installed, and why."""
-    absent = [peer for peer in peers if isinstance(peer, Absent)]
-    return [Finding("absent", f"{peer.name} is not installed here: {peer.why}") for peer in absent]
+    def __init__(self, title: str, *peers: str) -> None:
+        self.title, self._peers = title, [prepared(name) for name in peers]
+        absent = [peer for peer in self._peers if peer.why]
+        self.findings = [Finding("absent", f"{peer.name} is not installed here: {peer.why}") for peer in absent]
+        self.sheets, self.pictures = list[Sheet](), list[Picture]()
+
+    @contextmanager
+    def trying(self, what: str) -> Iterator[None]:
+        """Note why the measurement of the block failed, and continue."""
+        try:
+            yield
+        except NotInstalledError:
+            pass  # noted once for the part
+        except (FailedError, FileNotFoundError) as error:
+            why = f"not found: {error}" if isinstance(error, FileNotFoundError) else error
+            self.findings.append(Finding("absent", f"{what}: {why}"))
+
+    def section(self, *text: str) -> Section:
+        """Return what was measured."""
+        used = tuple(f"{peer.name}: {peer.versions_text}" for peer in self._peers if not peer.why)
+        return Section(self.title, used, tuple(self.findings), text, tuple(self.sheets), tuple(self.pictures))
 
 
 def mebibytes(value: float) -> str:

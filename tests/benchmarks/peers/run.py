@@ -20,15 +20,11 @@ from anytime.errors import AnytimeWarning
 from benchmarks.harness import flag, script_options
 from benchmarks.peers.adaptive import adaptive
 from benchmarks.peers.defaults import defaults
-from benchmarks.peers.group_lasso import group_lasso
-from benchmarks.peers.prices import prices
-from benchmarks.peers.published import published
+from benchmarks.peers.published import prices, published
 from benchmarks.peers.quality import quality
 from benchmarks.peers.report import lines, machine, read_sections, write
-from benchmarks.peers.resequencing import resequencing
 from benchmarks.peers.serving import serving
-from benchmarks.peers.sizing import sizing
-from benchmarks.peers.training import rows, training
+from benchmarks.peers.training import group_lasso, resequencing, rows, sizing, training
 
 PARTS = {
     "training": training,

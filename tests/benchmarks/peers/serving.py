@@ -23,14 +23,24 @@ from anytime.model.model import Model
 from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
 from benchmarks.harness import environment as environment_of
 from benchmarks.load.child import Child
-from benchmarks.load.closed_loop import saturate, saturate_websocket
-from benchmarks.load.engine import CONNECTIONS, Load
+from benchmarks.load.engine import CONNECTIONS, Counts, Load, Posts, saturate, saturate_websocket
 from benchmarks.load.frames import HttpClient, post
 from benchmarks.load.models import saved_model, values_of
-from benchmarks.load.open_loop import Counts, Posts
-from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.measurements import FailedError, Spread, digits, interleave, ratios
-from benchmarks.peers.report import Cell, Finding, Section, Sheet, cell, compared, mebibytes, missing_peers, versions
+from benchmarks.peers.environments import FailedError, installed
+from benchmarks.peers.report import (
+    Cell,
+    Finding,
+    Part,
+    Section,
+    Sheet,
+    Spread,
+    cell,
+    compared,
+    digits,
+    interleave,
+    mebibytes,
+    ratios,
+)
 from benchmarks.peers.solvers import thread_variables
 from system import free_port, started
 
@@ -209,10 +219,10 @@ class Server:
 
 
 @contextmanager
-def launched(launcher: Launcher, environment: Environment, model: Path, folder: Path, row: Row) -> Iterator[Server]:
+def launched(launcher: Launcher, model: Path, folder: Path, row: Row) -> Iterator[Server]:
     """Run a server on its core from its first answer on; raise FailedError if it ends, or does not answer in time."""
     folder.mkdir(parents=True)
-    port, program = free_port(), environment.python.parent
+    port, program = free_port(), installed(launcher.environment).python.parent
     first, *others = launcher.command(port, folder)
     variables = environment_of(**thread_variables(1)) | {
         "PEERS_MODEL": str(model),
@@ -240,21 +250,6 @@ def launched(launcher: Launcher, environment: Environment, model: Path, folder: 
         stack.callback(server.end)
         server.find()
         yield server
-
-
-@contextmanager
-def running_peer(label: str, row: Row, folder: Path) -> Iterator[tuple[Child, bytes] | None]:
-    """Run a peer of one process with a linear model; yield it and a request, or None if its installation fails."""
-    [launcher] = [each for each in LAUNCHERS if each.label == label]
-    environment = prepared(launcher.environment)
-    if isinstance(environment, Absent):
-        print(f"no {label} to compare with: {environment.why}")
-        yield None
-        return
-    model = folder / "linear.npz"
-    np.savez(model, coef=np.ones(len(_numbers(row))), intercept=0.0)
-    with launched(launcher, environment, model, folder / label, row) as server:
-        yield Child(server.process.pid, server.port), launcher.request(row)
 
 
 def saturate_posts(port: int, request: bytes, check: Callable[[bytes], object], seconds: float) -> tuple[int, float]:
@@ -298,9 +293,8 @@ def measure_latency(
 def serving(_data: Path, quick: bool) -> Section:
     """Measure, and return the section."""
     rounds, seconds = (3, 1.0) if quick else (5, 2.0)
-    environments = {launcher.environment: prepared(launcher.environment) for launcher in LAUNCHERS}
-    findings = missing_peers(list(environments.values()))
-    servers: list[Server] = []
+    environments = dict.fromkeys(launcher.environment for launcher in LAUNCHERS)
+    part, servers = Part("Serving the same linear model", *environments), list[Server]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = saved_model(folder / "linear.safetensors", groups=10, size=10)
@@ -311,22 +305,15 @@ def serving(_data: Path, quick: bool) -> Section:
         rng = np.random.default_rng(5)
         row = {name: values_of(model, name, rng) for name in model.places}
         for number, launcher in enumerate(LAUNCHERS):
-            environment = environments[launcher.environment]
-            if isinstance(environment, Absent):
-                continue
-            try:
-                server = launched(launcher, environment, folder / "linear.npz", folder / str(number), row)
+            with part.trying(launcher.label):
+                server = launched(launcher, folder / "linear.npz", folder / str(number), row)
                 servers.append(stack.enter_context(server))
-            except FailedError as error:
-                findings.append(Finding("absent", f"{launcher.label}: {error}"))
         with on_core(CLIENT_CORE):
-            sheet = _measured(servers, model, row, rounds, seconds, findings)
-    return Section("Serving the same linear model", versions(environments.values()), tuple(findings), TEXT, (sheet,))
+            _measure(servers, model, row, rounds, seconds, part)
+    return part.section(*TEXT)
 
 
-def _measured(
-    servers: Sequence[Server], model: Model, row: Row, rounds: int, seconds: float, findings: list[Finding]
-) -> Sheet:
+def _measure(servers: Sequence[Server], model: Model, row: Row, rounds: int, seconds: float, part: Part) -> None:
     """Measure all servers, interleaved, and compare ours with each."""
     prediction = Prediction(model, 1)
     for name, values in row.items():
@@ -347,7 +334,7 @@ def _measured(
         latency = partial(measure_latency, server.port, request, check, RATE, seconds)
         measures[f"{label} at a rate"] = partial(server.latency, latency)
     results = interleave(measures, rounds)
-    findings += [Finding("absent", f"{label}: {why}") for label, why in results.failed.items()]
+    part.findings += [Finding("absent", f"{label}: {why}") for label, why in results.failed.items()]
     rows: list[tuple[Cell, ...]] = []
     for label, server in by_label.items():
         rate = results.values[label]
@@ -363,9 +350,9 @@ def _measured(
         rows.append((label, f"{np.median(rate):,.0f}", cell(results.ratio(label, BARE)), cpu_us, *times, memory))
         if label not in (OURS, WEBSOCKET) and results.values.get(OURS):
             ratio = ratios(results.values[OURS], rate)
-            findings.append(compared(f"requests/s, ours by POST / {label}: {ratio}", ratio.median > 1))
+            part.findings.append(compared(f"requests/s, ours by POST / {label}: {ratio}", ratio.median > 1))
     columns = ("", "requests/s", "of bare uvicorn", "CPU us a request", f"ms at {RATE:g}/s: median", "99%", "memory")
-    return Sheet("One core for the server with all its processes", columns, tuple(rows))
+    part.sheets.append(Sheet("One core for the server with all its processes", columns, tuple(rows)))
 
 
 def check_answer(read: Callable[[Any], float], expected: float, content: bytes) -> None:

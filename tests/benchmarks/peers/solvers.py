@@ -1,4 +1,4 @@
-"""Every way to train that is compared with ours, as one table, and the processes in which they run, one call at a time.
+"""Ways to train that are compared with ours, and the processes in which they run, one call at a time.
 
 Arrays are passed in files, everything else as lines of JSON.
 """
@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import Process
-from benchmarks.peers.environments import Absent, Environment, prepared
-from benchmarks.peers.measurements import FailedError, Measurements, interleave
-from benchmarks.peers.problems import SyntheticProblem, write_arrays
-from benchmarks.peers.report import Finding, Sheet, cell, mebibytes
+from benchmarks.peers.environments import Environment, FailedError, installed
+from benchmarks.peers.report import Finding, Measurements, Sheet, cell, interleave, mebibytes
 
 GRAM = ("S", "q", "sizes", "costs", "rows")
 ROWS = ("X", "y", "sizes", "costs", "rows")
 OURS = "ours: exact FR of all groups, all coefficients"
+FLOOR = "X.T @ X by numpy: the floor"
 LONG_S, FEW = 4.0, 3
 """Measurements that take longer than LONG_S have this many rounds."""
 
@@ -59,30 +58,46 @@ FROM_GRAM = (
     Peer(OURS, "ours", "with_ours.gram", GRAM),
     Peer("adelie gaussian_cov, 100 lambdas", "adelie", "solvers.adelie_gram", GRAM, {"early_exit": False}),
     Peer("adelie gaussian_cov, default early exit", "adelie", "solvers.adelie_gram", GRAM, {"early_exit": True}),
-    Peer("scikit-learn orthogonal_mp_gram, all columns", "ours", "solvers.pursuit", GRAM, {"path": False}),
-    Peer("the same with the coefficients of every step", "ours", "solvers.pursuit", GRAM, {"path": True}),
+    Peer("scikit-learn orthogonal_mp_gram, all columns", "ours", "solvers.pursuit", GRAM),
 )
 """The Gram is the input."""
 
 FROM_ROWS = (
     Peer(OURS, "ours", "with_ours.rows", ROWS),
-    Peer("X.T @ X by numpy: the floor", "ours", "with_ours.product", ROWS),
+    Peer(FLOOR, "ours", "with_ours.product", ROWS),
     Peer("adelie grpnet, 100 lambdas", "adelie", "solvers.adelie_rows", ROWS, {"early_exit": False}),
     Peer("adelie grpnet, default early exit", "adelie", "solvers.adelie_rows", ROWS, {"early_exit": True}),
-    Peer("ours: Group Lasso, one lambda", "ours", "with_ours.group_lasso", ROWS, {"tolerance": 1e-6}),
-    Peer("celer GroupLasso, one lambda", "celer", "solvers.celer", ROWS, {"tolerance": 1e-6}),
-    Peer("skglm GroupLasso, one lambda", "skglm", "solvers.skglm", ROWS, {"tolerance": 1e-5}),
-    Peer("SPAMS fistaTree, one lambda", "spams", "solvers.spams", ROWS, {"tolerance": 1e-6}),
-    Peer("abess, the best 10 groups", "abess", "solvers.abess", ROWS, {"support": 10, "path": False}),
-    Peer("abess, the best 1 to 12 groups", "abess", "solvers.abess", ROWS, {"support": 12, "path": True}),
 )
-"""The rows are the input: ours and adelie's compute a whole path, the others what their labels say."""
+"""The rows are the input."""
 
-SELECTION = (
-    Peer("ours from rows, cost-blind", "ours", "with_ours.rows", ROWS, {"cost_blind": True}),
-    Peer("mlxtend SequentialFeatureSelector with feature_groups", "mlxtend", "solvers.mlxtend", ROWS),
-)
-"""The same selection of groups without costs."""
+
+def make_problem(n: int, D: int, size: int, folder: Path, seed: int = 0) -> str:
+    """Write a regression for the processes of the peers, and return its size in words.
+
+    Columns X (n, D) and target y (n,) are centred with deviation 1, and neighbouring columns are correlated; S and q
+    are X'X/n and X'y/n. Groups are consecutive columns, with `sizes` and `costs` of 1 to 10.
+    """
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, D))
+    for start in range(0, n, 1024):
+        X[start : start + 1024, 1:] += 0.5 * X[start : start + 1024, :-1]
+    J = -(-D // size)
+    strength = np.repeat(rng.uniform(0, 1, J) ** 4, size)[:D]  # few groups matter much, many a little
+    y = X @ (strength * rng.standard_normal(D)) + 5 * rng.standard_normal(n)
+    X -= X.mean(axis=0)
+    X /= X.std(axis=0)
+    y = (y - y.mean()) / y.std()
+    sizes = np.diff([*range(0, D, size), D])
+    given = {"X": X, "y": y, "S": X.T @ X / n, "q": X.T @ y / n, "sizes": sizes, "costs": rng.uniform(1, 10, J)}
+    write_arrays(folder, given | {"rows": np.array(n)})
+    return f"n={n:,} D={D:,}, {J:,} groups of {'one' if J == D else D // J}"
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write each array to a file of its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array, allow_pickle=False)
 
 
 def thread_variables(threads: int) -> dict[str, str]:
@@ -142,17 +157,13 @@ class Worker(Process):
 
 
 @contextmanager
-def loaded(
-    environment: Environment | Absent, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1
-) -> Iterator[Worker]:
-    """Run a process that has read some arrays; raise FailedError without its environment."""
-    if isinstance(environment, Absent):
-        raise FailedError(environment.why)
-    with tempfile.TemporaryDirectory() as folder:
+def loaded(peer: str, module: str, arrays: Mapping[str, NDArray[Any]], threads: int = 1) -> Iterator[Worker]:
+    """Run a process of a peer that has read some arrays; raise FailedError without its environment."""
+    environment = installed(peer)
+    with tempfile.TemporaryDirectory() as folder, Worker(environment, module, threads, Path(folder) / "log") as process:
         write_arrays(Path(folder), arrays)
-        with Worker(environment, module, threads, Path(folder) / "log") as process:
-            process.load(Path(folder), tuple(arrays))
-            yield process
+        process.load(Path(folder), tuple(arrays))
+        yield process
 
 
 @dataclass(frozen=True)
@@ -162,19 +173,18 @@ class Round:
     Attributes
     ----------
     problem : what was measured, and on how many threads.
-    results, numbers : arrays and numbers returned.
+    numbers : what their calls returned.
     """
 
     problem: str
     seconds: Measurements
-    results: dict[str, dict[str, Any]]
     numbers: dict[str, dict[str, Any]]
 
-    def sheet(self, caption: str, mine: str = OURS) -> Sheet:
+    def sheet(self, caption: str) -> Sheet:
         """Return the table; memory is the peak during the work, minus that of the process with the data loaded."""
         rows = []
         for label in dict.fromkeys([*self.seconds.values, *self.seconds.failed]):
-            ratio, numbers = None if label == mine else self.seconds.ratio(mine, label), self.numbers.get(label)
+            ratio, numbers = None if label == OURS else self.seconds.ratio(OURS, label), self.numbers.get(label)
             memory = mebibytes(numbers["peak_mib"] - numbers["before_mib"]) if numbers else None
             rows.append((label, cell(self.seconds.spread(label)), cell(ratio), memory))
         columns = ("", "seconds", "ours / theirs", "memory beyond the data")
@@ -186,22 +196,14 @@ class Round:
         return [Finding("absent", f"{label} ({self.problem}): {why}") for label, why in self.seconds.failed.items()]
 
 
-def measure(
-    peers: Sequence[Peer],
-    problem: SyntheticProblem,
-    threads: int,
-    rounds: int,
-    extra: Mapping[str, Any] | None = None,
-    few: int = FEW,
-) -> Round:
-    """Measure peers, interleaved, each in its own process with the data loaded.
+def measure(peers: Sequence[Peer], what: str, folder: Path, threads: int, rounds: int, few: int = FEW) -> Round:
+    """Measure peers on the problem of a folder, interleaved, each in its own process with the data loaded.
 
     Parameters
     ----------
-    extra : options of every peer.
+    what : the problem in words.
     few : rounds of slow measurements.
     """
-    results: dict[str, dict[str, Any]] = {}
     numbers: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     measures: dict[str, Callable[[], float]] = {}
@@ -210,22 +212,18 @@ def measure(
         return float(process.run(call, options)["seconds"])
 
     with ExitStack() as stack:
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for number, peer in enumerate(peers):
-            environment, (module, call) = prepared(peer.environment), peer.call.split(".")
-            options = {"threads": threads, **(extra or {}), **peer.options}
-            if isinstance(environment, Absent):
-                failed[peer.label] = environment.why
-                continue
+            (module, call), options = peer.call.split("."), {"threads": threads, **peer.options}
             try:
-                process = stack.enter_context(Worker(environment, module, threads, log / f"{number}.log"))
-                process.load(problem.folder, peer.arrays)
-                numbers[peer.label], results[peer.label] = process.arrays(call, options)
+                worker = Worker(installed(peer.environment), module, threads, folder / f"{number}.log")
+                process = stack.enter_context(worker)
+                process.load(folder, peer.arrays)
+                numbers[peer.label] = process.run(call, options)
             except FailedError as error:
                 failed[peer.label] = str(error)
                 continue
             measures[peer.label] = partial(seconds, process, call, options)
-        # Each has run once already, for its results.
+        # Each has run once already, for its numbers.
         found = interleave(measures, rounds, long=LONG_S, few=few, warm_up=False)
-    where = f"{problem.name}, {threads} thread{'s' if threads > 1 else ''}"
-    return Round(where, Measurements(found.values, failed | found.failed), results, numbers)
+    where = f"{what}, {threads} thread{'s' if threads > 1 else ''}"
+    return Round(where, Measurements(found.values, failed | found.failed), numbers)

@@ -15,9 +15,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, NamedTuple
 
 from benchmarks.harness import answering
@@ -292,11 +292,8 @@ def play(seed: int, ports: Sequence[int], key: bytes, length_s: float) -> Round:
                 end = connection.play(script(rng, key, upgrades=number == 0))
                 played.append((connection.sent, end))
 
-    threads = [Thread(target=play_connections, args=(thread,)) for thread in range(CONNECTIONS)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        list(pool.map(play_connections, range(CONNECTIONS)))
     return Round(sum(sent for sent, _ in played), dict(Counter(end for _, end in played)))
 
 

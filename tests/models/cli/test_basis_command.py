@@ -16,7 +16,6 @@ from anytime.cli.main import main
 from anytime.groups import load_groups
 from models.commands import Capture, refusal
 from models.opening import opened
-from models.present import present
 
 GROUPS: dict[str, Any] = {
     "cost_unit": "ms",
@@ -101,16 +100,6 @@ def test_complete_bases_are_not_learned_again(desk: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("anytime.data.survey.learned_groups", None)  # nothing is learned from rows
     run("train", "b.csv", "--groups", "shared.json", "--target", "y", "--basis", "poly:3", "--out", "m.safetensors")
     assert load("m.safetensors").groups.bases == load_groups("shared.json").bases
-
-
-def test_only_rows_with_the_target_count(desk: Path) -> None:
-    table = rows(0)
-    table.loc[table["age"] > 30, "y"] = np.nan
-    table.to_csv("gaps.csv", index=False)
-    run("basis", "gaps.csv", "--groups", "g.json", "--basis", "hinge", "--target", "y", "--out", "s.json")
-    assert present(load_groups("s.json").bases["age"].range)[1] <= 30
-    run("basis", "gaps.csv", "--groups", "g.json", "--basis", "hinge", "--out", "s.json")
-    assert load_groups("s.json").bases["age"].range == (table["age"].min(), table["age"].max())
 
 
 def test_moments_with_other_bases_are_refused_with_the_column(desk: Path, capsys: Capture) -> None:

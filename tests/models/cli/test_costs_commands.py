@@ -6,7 +6,6 @@ import errno
 import json
 import socket
 import sys
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,7 +20,7 @@ from anytime.costs.drift import drift
 from anytime.groups import load_groups
 from anytime.loaded import load
 from models.commands import Capture, document, output, ran, refusal
-from models.costs.test_scraping import Call, scrape
+from models.costs.test_scraping import Call, Metrics, scrape
 from system import http_server
 
 GROUPS: dict[str, Any] = {
@@ -259,17 +258,9 @@ def test_no_failure_of_check_has_the_exit_code_of_drift(
 def test_a_service_that_fails_is_told_from_a_call_that_it_refuses(
     status: int, expected: int, model_desk: Path, capsys: Capture
 ) -> None:
-    class Refusing(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(status)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http_server(Refusing) as port:
-        said = refusal(
-            capsys, "costs", "--from", f"http://127.0.0.1:{port}/metrics", *COSTS[3:], "--check", code=expected
-        )
+    with http_server(Metrics, seen=[]) as port:
+        source = f"http://127.0.0.1:{port}/moved/{status}/elsewhere"
+        said = refusal(capsys, "costs", "--from", source, *COSTS[3:], "--check", code=expected)
     assert f"returned {status}" in said
 
 
@@ -317,8 +308,7 @@ def test_evaluate_simulates_deadlines_of_costs_that_are_certain_as_prefixes(mode
     certain = {name: Samples(samples=(cost,)) for name, cost in (("a", 4.0), ("b", 0.5), ("c", 2.0))}
     Path("d.json").write_text(CostDistributions(groups=certain).text())
     deadlines = [0.0, *load("m.safetensors").costs[1:].tolist()]
-    options = [part for deadline in deadlines for part in ("--deadline", str(deadline))]
-    call = [*SIMULATE, "--draws", "50", *options]
+    call = [*SIMULATE, "--draws", "50", *[part for deadline in deadlines for part in ("--deadline", str(deadline))]]
     values = document(capsys, *call)
     for prefix, row in zip(values["prefixes"], values["random_costs"]["deadlines"], strict=True):
         measured = [[each[name] for name in ("prefix", "r2", "mse")] for each in (row, prefix)]
@@ -387,15 +377,6 @@ def test_a_model_is_trained_for_the_rows_of_a_page_and_every_command_keeps_them(
     assert main(["train", "m.moments", "--rows", "100", *TRAIN[6:], "--out", "n.safetensors"]) == 0
     assert load("n.safetensors").costs == pytest.approx(model.costs)
     assert load("n.safetensors").groups.rows == 100
-
-
-def test_costs_of_pages_are_per_row_and_keep_the_order(model_desk: Path, capsys: Capture) -> None:
-    Path("metrics.txt").write_text(page_metrics(a=[(100, 400.0)] * 40, b=[(100, 50.0)] * 40, c=[(1, 2.0)] * 40))
-    out = output(capsys, *COSTS, "--out", "learned.yaml")
-    assert learned_parts() == {"a": (0, 4.0), "visit": (0, 1.0), "b": (0, 0.5), "c": (0, 2.0)}
-    assert load_groups("learned.yaml").rows is None
-    assert "the sequence does not change" in out
-    assert "more than" in output(capsys, *COSTS, "--cost-quantile", "0.5")
 
 
 def test_costs_of_calls_of_two_sizes_have_a_fixed_part(model_desk: Path, capsys: Capture) -> None:

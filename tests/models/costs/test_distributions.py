@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,23 +150,6 @@ def test_a_quantile_that_is_none_is_refused(quantile: float) -> None:
         "; expected a number between 0 and 1",
         error=GroupsError,
     )
-
-
-@pytest.mark.parametrize("name", ["groups.yaml", "groups.yml", "groups.json"])
-def test_a_groups_file_written_is_the_one_that_is_read(name: str, tmp_path: Path) -> None:
-    content: dict[str, Any] = {
-        "cost_unit": "ms: 'quoted'",
-        "groups": [
-            {"name": "é: {", "features": ["x,y", "- z", "yes", "1"], "cost": 1e-7},
-            {"name": "no", "features": [], "cost": 3.0},
-            {"name": "b", "features": ["long " * 40], "cost": 7.0, "requires": ["é: {", "no"]},
-        ],
-    }
-    write_groups(load_groups(content), tmp_path / name)
-    assert load_groups(tmp_path / name) == load_groups(content)
-    text = (tmp_path / name).read_text()
-    assert yaml.safe_load(text)["groups"][1] == {"name": "no", "features": [], "cost": 3.0}
-    assert sum("features" in line for line in text.splitlines()) == 3, "a line a group"
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:

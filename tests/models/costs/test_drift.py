@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from anytime.costs.drift import drift
-from anytime.errors import GroupsError
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor
 from anytime.groups import FeatureGroups, load_groups
 from anytime.model.curve import timeliness
@@ -155,11 +154,6 @@ def test_a_likelihood_is_estimated_or_ordered_by_its_rows() -> None:
     assert not found.estimated
     assert found.changes
     assert found.lost > 0
-
-
-def test_groups_of_another_model_are_refused() -> None:
-    with pytest.raises(GroupsError, match="lacks 'd'"):
-        drift(model(), groups().only(range(3)))
 
 
 def test_steps_that_come_to_require_each_other_are_estimated_as_they_stand() -> None:

@@ -174,17 +174,8 @@ def test_a_file_that_goes_away_is_one_line(file: Path, table: Table) -> None:
 
 def pieces(path: Path, start: int, rows: int, **columns: Any) -> Path:
     """A file of rows counted from `start`, four in a row group."""
-    content = pa.table({"n": pa.array(range(start, start + rows), pa.int32())} | columns)
-    pq.write_table(content, path, row_group_size=4)
+    pq.write_table(pa.table({"n": pa.array(range(start, start + rows), pa.int32())} | columns), path, row_group_size=4)
     return path
-
-
-def test_parquet_can_be_read_from_every_row_group(tmp_path: Path) -> None:
-    table = open_table(pieces(tmp_path / "t.parquet", 0, 10))
-    assert table.starts == (0, 4, 8)
-    for start in range(11):
-        found = [n for batch in table.batches(["n"], 3, start=start) for n in batch.columns["n"].tolist()]
-        assert found == list(range(start, 10))
 
 
 def test_row_groups_before_a_range_are_not_read(tmp_path: Path) -> None:
@@ -331,33 +322,6 @@ def csv_columns(tmp_path: Path, text: str) -> Columns:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
-    ("last", "dtype"),
-    [
-        ("7", np.int64),
-        ("7.5", np.float64),
-        ("1e3", np.float64),
-        ("99999999999999999999", np.float64),
-        ("NA", np.float64),
-        ("  ", np.float64),
-        (" 8 ", np.int64),
-        ("+8", np.float64),
-        ("true", object),
-        ("0x1F", object),
-        ("abc", object),
-    ],
-)
-def test_what_comes_late_in_a_csv_counts_as_much_as_what_comes_first(tmp_path: Path, last: str, dtype: type) -> None:
-    cells = [str(i) for i in range(200)] + [last]
-    lines = "".join(f"{cell},{i}\n" for i, cell in enumerate(cells))
-    for order in (lines, "".join(reversed(lines.splitlines(keepends=True)))):
-        column = csv_columns(tmp_path, "a,b\n" + order)["a"]
-        assert column.dtype == dtype
-        if dtype is object:
-            assert sorted(column.tolist()) == sorted(cells)
-
-
-@pytest.mark.usefixtures("small_blocks")
 def test_a_word_far_down_a_column_of_numbers_is_named_with_its_row(tmp_path: Path) -> None:
     rows = [f"{i},{i / 4}" for i in range(500)]
     rows[321] = "321,n.a."
@@ -381,11 +345,11 @@ def test_quoted_headers_commas_newlines_and_blank_lines_are_read(tmp_path: Path)
     assert_same(got, {"a, b": np.array([1, 2]), 'c "d"': np.array(["x\ny", "z"], dtype=object)})
 
 
+CELLS = ["1", "2.5", " 3", "+8", "1e3", "1e400", "99999999999999999999", "", "  ", "NA", "0x1F"]
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    cells=st.lists(st.sampled_from(["1", "2.5", " 3", "true", "FALSE", "", "NA", "x", "0x1F", "1e400"]), min_size=1),
-    block=st.integers(16, 200),
-)
+@given(cells=st.lists(st.sampled_from([*CELLS, "true", "FALSE", "x"]), min_size=1), block=st.integers(16, 200))
 def test_types_do_not_depend_on_where_blocks_end(tmp_path: Path, cells: list[str], block: int) -> None:
     path = written(tmp_path / "t.csv", "a,b\n" + "".join(f"{cell},0\n" for cell in cells))
     expected = whole(open_table(path))
@@ -505,6 +469,12 @@ def test_numbers_of_another_locale_are_read_by_their_marks(tmp_path: Path) -> No
         (["TRUE", "false", ""], "bool"),
         (["true", "yes"], "text"),
         (["", "NA"], "number"),
+        (["1", "NA", "  ", " 8 "], "integer"),
+        (["1", "+8"], "number"),
+        (["1", "1e3"], "number"),
+        (["1", "99999999999999999999"], "number"),
+        (["1", "true"], "text"),
+        (["1", "0x1F"], "text"),
     ],
 )
 def test_cells_show_their_type(cells: list[str], kind: str, tmp_path: Path) -> None:

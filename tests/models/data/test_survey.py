@@ -131,6 +131,8 @@ def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: in
     assert stream.model_.groups == fitted.model_.groups
     assert stream.sequence_ == fitted.sequence_
     np.testing.assert_allclose(stream.predict(X), fitted.predict(X), rtol=1e-9, atol=1e-9)
+    # Their folds are the same.
+    np.testing.assert_allclose(present(stream.curve_.cv_error), present(fitted.curve_.cv_error), rtol=1e-9)
 
 
 @pytest.mark.parametrize("basis", ["linear", "hinge:2"])

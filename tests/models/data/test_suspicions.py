@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from anytime.cli.main import main
 from anytime.data.suspicions import ALONE, MIN_LEVEL, _area, _Labels, _predicts, suspicions
 from anytime.errors import AnytimeWarning, in_python
 from anytime.features.learning import Sample
+from models.commands import Capture, output
 from models.properties import quick
 
 ROWS = 400
@@ -73,8 +73,7 @@ def test_an_ordinary_table_is_not_suspicious(seed: int) -> None:
 )
 def test_wild_cells_are_named_with_their_rows(seed: int, rows: list[int], size: float, column: str) -> None:
     frame = clean(seed).assign(y=np.random.default_rng(seed).normal(size=ROWS))
-    signs = np.where(np.arange(len(rows)) % 2, -1.0, 1.0)
-    frame.loc[rows, column] = size * signs * (1 + np.arange(len(rows)))
+    frame.loc[rows, column] = size * np.where(np.arange(len(rows)) % 2, -1.0, 1.0) * (1 + np.arange(len(rows)))
     (text,) = (each for each in found(frame.drop(columns="y"), frame["y"]) if WORDS["wild"] in each)
     assert f"{column!r} (" in text
     assert all(f"in row {row}" in text for row in rows)
@@ -103,8 +102,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def test_a_column_that_predicts_alone_is_named(copy: str) -> None:
     y = np.random.default_rng(103).normal(size=ROWS)
     frame = clean(3).assign(leak=COPIES[copy](y))
-    target = y if copy == "linear" else np.where(y > 0, "yes", "no")
-    (text,) = found(frame, target)
+    (text,) = found(frame, y if copy == "linear" else np.where(y > 0, "yes", "no"))
     assert text.startswith("'leak' alone predicts the target almost perfectly")
     if copy != "linear":
         many = np.where(y > 0, "yes", np.where(np.arange(ROWS) % 2, "no", "never"))
@@ -153,7 +151,8 @@ def test_gaps_that_predict_the_target_are_named_with_what_they_explain() -> None
 
 
 @pytest.mark.parametrize("basis", ["auto", "linear", "hinge:3"])
-def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) -> None:
+@pytest.mark.usefixtures("desk")
+def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, capsys: Capture) -> None:
     rng = np.random.default_rng(6)
     frame = clean(6)
     y = np.asarray(frame["normal"] + rng.normal(size=ROWS))
@@ -171,6 +170,7 @@ def test_both_doors_say_the_same_and_the_model_keeps_it(basis: str, desk: Path) 
         "identifier",
     ]
     assert set(warned) <= set(map(in_python, stored))
+    assert not [text for text in stored if f"warning: {text}" not in output(capsys, "show", "m.safetensors")]
 
 
 def test_classes_are_compared_with_text_and_numbers() -> None:

@@ -100,8 +100,7 @@ def coded(of_codes: pa.Array) -> pa.Array:
 
 
 def series(kind: str, values: Any) -> Any:
-    dtype = pl.Enum(list("abcd")) if kind == "Enum" else getattr(pl, kind)
-    return pl.Series("c", list(values), dtype=dtype)
+    return pl.Series("c", list(values), dtype=pl.Enum(list("abcd")) if kind == "Enum" else getattr(pl, kind))
 
 
 LIBRARIES: dict[str, dict[str, dict[str, Any]]] = {

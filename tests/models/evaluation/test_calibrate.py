@@ -322,21 +322,6 @@ def test_many_rows_are_answered_as_one_row_each(name: str, given: Problem, model
             assert interval(together) == pytest.approx(np.array([answer.interval for answer in each]), rel=1e-9)
 
 
-@number
-def test_a_budget_answers_with_its_own_prefix(given: Problem, model: Model) -> None:
-    x = given.values(NEW)[0]
-    whole = opened(model, x, model.steps)
-    for prefix, cost in enumerate(model.costs):
-        assert whole.answer(float(cost)).interval == opened(model, x, prefix).answer().interval
-
-
-@pytest.mark.parametrize("name", ["count"])
-def test_counts_are_never_told_to_be_negative(given: Problem, tmp_path: Path) -> None:
-    model = given.calibrated(tmp_path, slice(0, 60), 0.95)
-    answers = [opened(model, x, model.steps).answer() for x in given.values(slice(None))]
-    assert min(interval(answer)[0] for answer in answers) == 0.0
-
-
 @pytest.mark.parametrize("name", ["number", "vector", "count", "binary", "squares"])
 def test_whatever_arrived_has_the_interval_of_a_prefix_if_it_is_one_and_none_otherwise(
     given: Problem, model: Model

@@ -289,14 +289,6 @@ def test_ndcg_is_the_mean_over_queries_of_two_rows_or_more() -> None:
     assert found.ndcg_queries == (len(ranked), sum((grades == 0).all() for grades in ranked))
 
 
-def test_ndcg_of_a_perfect_order_is_one_and_leaves_out_single_rows() -> None:
-    truth = np.array([3.0, 2, 1, 0, 4])
-    keys = np.array(["q", "q", "q", "q", "alone"])
-    best, worst, tied = present(ndcg(truth, np.column_stack([truth, -truth, np.zeros(5)]), keys))
-    assert best == pytest.approx(1.0)
-    assert worst < tied < best
-
-
 @pytest.mark.parametrize("truth", [[-1.0, 2.0], [1.0]])
 def test_there_is_no_ndcg_without_relevances_or_without_pairs(truth: list[float]) -> None:
     assert ndcg(np.array(truth), np.zeros((len(truth), 1)), np.zeros(len(truth))) is None
@@ -425,14 +417,6 @@ def test_the_same_seed_gives_the_same_folds_in_the_library_and_on_the_command_li
     estimator.fit(frame, frame[target], query=frame["q"] if learn else None)
     errors = [manifest.prior_error, *(step.cv_error for step in manifest.steps)]
     assert_equal(estimator.curve_.cv_error, np.array(errors, dtype=np.float64))
-
-
-def test_a_stream_has_the_folds_of_all_rows_at_once() -> None:
-    whole = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3).fit(TRAIN, TRAIN["y"])
-    stream = AnytimeRegressor(GROUPS, alpha=0.01, cv=4, random_state=3)
-    for part in (TRAIN[:90], TRAIN[90:]):
-        stream.partial_fit(part, part["y"])
-    assert_equal(stream.curve_.cv_error, whole.curve_.cv_error)
 
 
 # Measures of classes.

@@ -124,14 +124,6 @@ def test_a_polynomial_is_a_curve_and_a_column_of_zeros_and_ones_has_two_levels()
     assert steam == pytest.approx({value: at("steam", {"steam": value}) for value in (0.0, 1.0)})
 
 
-def test_a_linear_column_is_a_line_over_its_raw_values() -> None:
-    x = np.linspace(20, 40, 50)
-    (shape,) = column_shapes(AnytimeRegressor(alpha=1e-9).fit(pd.DataFrame({"bmi": x}), 3 * x + 1).model_)
-    assert shape.points[0].x + shape.points[-1].x == pytest.approx(60)
-    for point in shape.points:
-        assert point.contribution == pytest.approx(3 * (point.x - 30), rel=1e-6)
-
-
 @pytest.mark.parametrize("family", ["gaussian", "vector", "binomial"])
 def test_strengths_are_the_deviations_of_the_contributions_over_the_training_rows(family: str) -> None:
     estimator: Any = fitted()

@@ -12,13 +12,16 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import log_loss
 
 from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.errors import TrainingError
-from anytime.features.bases import Choice
+from anytime.features.bases import CHEAPER, Choice
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
+from anytime.moments.accumulate import fold_moments_of
+from anytime.training.model_selection import Terms
 from anytime.types import Float
 from models.commands import Capture, output, refusal
 from models.present import present
@@ -32,6 +35,7 @@ GROUPS: dict[str, Any] = {
 }
 ONE = load_groups({"groups": [{"name": "g", "features": ["x"], "cost": 1}]})
 SIZES = (0, 1, 3, 7)
+FINE = 63
 
 
 def frame(bends: int, rows: int = 500) -> pd.DataFrame:
@@ -53,6 +57,18 @@ def mean_error(errors: Float | None, costs: Float) -> float:
 def size_of(groups: FeatureGroups) -> str:
     (basis,) = {groups.bases[name].basis for name in ("bent", "other", "steps")}
     return str(basis)
+
+
+def test_terms_are_found_among_those_with_more_levels_whatever_their_names() -> None:
+    levels = (1.0, 1.000001)
+    basis = ColumnBasis(basis="auto", knots=(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0), levels=levels, range=None)
+    basis = basis.model_copy(update={"points": levels[1:], "point_rows": (20,)})
+    expansion = Expansion.of(ONE.with_bases({"x": basis}))
+    parts = fold_moments_of(np.arange(60.0)[:, np.newaxis] % 7, np.arange(60.0), expansion=expansion)
+    whole = Terms(expansion, parts, parts[0])
+    fewer, more = (whole.reduced(Choice(7, None, least)) for least in (0, 2))
+    assert (fewer.expansion.terms.features[-1], more.expansion.terms.features[-2]) == ("x=1", "x=1.0")
+    assert fewer.places(more).tolist() == [*range(9)]
 
 
 @given(st.lists(st.integers(0, 6) | st.sampled_from([0, 1, 2]), max_size=60))
@@ -118,7 +134,7 @@ def test_classes_in_few_rows_have_hinges_only_if_their_deviance_needs_them(rows:
         fitted = AnytimeClassifier(groups, family=family, random_state=0).fit(X, y)
         sizes[family] = present(present(fitted.model_.manifest.selected).hinges)
     assert min(sizes["gaussian"], sizes["binomial"]) > 0
-    assert sizes["multinomial"] == (0 if rows == 90 else sizes["gaussian"])
+    assert sizes["multinomial"] == (0 if rows == 90 else 7)
     paired = AnytimeClassifier(groups, family="multinomial", pairs=1, random_state=0).fit(X, classes).model_
     assert [[side.column for side in pair] for pair in paired.groups.pairs] == [["place", "noise"]]
 
@@ -160,6 +176,66 @@ def test_the_command_selects_the_same_from_a_table_from_moments_and_with_a_valid
     assert "basis 'auto' needs folds to select the number of hinges; give at least 2" in said
 
 
+# Finer curves.
+
+
+def waves(rows: int = 1500, seed: int = 0, effect: float = 1.0) -> pd.DataFrame:
+    """Return a response with eight cycles over `time`, and a bend over `age`."""
+    rng = np.random.default_rng(seed)
+    found = pd.DataFrame({"time": rng.uniform(1700, 2000, rows), "age": rng.normal(40, 10, rows)})
+    found["y"] = effect * np.sin(found["time"] * 16 * np.pi / 300) + 0.05 * np.abs(found["age"] - 40)
+    found["y"] += 0.3 * rng.normal(size=rows)
+    return found
+
+
+def finer(model: Any) -> set[str]:
+    """Return the columns that have more than seven hinges."""
+    counts = Counter(name.split(">")[0] for name in model.get_feature_names_out() if ">" in name)
+    return {name for name, count in counts.items() if count > SIZES[-1]}
+
+
+def test_a_column_whose_octiles_are_too_few_has_a_finer_curve_and_the_model_says_so() -> None:
+    table, new = waves(), waves(seed=1)
+    model = AnytimeRegressor().fit(table[["time", "age"]], table["y"])
+    assert finer(model) == {"time"}
+    assert present(model.model_.manifest.selected).hinges == FINE
+    assert any(
+        "have 63 hinges where 7 are too few" in line and "'time'" in line for line in model.model_.manifest.decisions
+    )
+    octiles = AnytimeRegressor(basis="hinge:7").fit(table[["time", "age"]], table["y"])
+    scores = [each.score(new[["time", "age"]], new["y"]) for each in (octiles, model)]
+    assert scores[0] < 0.4
+    assert scores[1] > 0.8
+    few = waves(600)
+    assert not finer(AnytimeRegressor().fit(few[["time", "age"]], few["y"]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_smooth_column_has_no_finer_curve(seed: int) -> None:
+    table = waves(seed=seed, effect=0.0)
+    assert not finer(AnytimeRegressor().fit(table[["time", "age"]], table["y"]))
+
+
+@pytest.mark.parametrize("size", [1e-140, 1e80, 1e140])
+def test_targets_of_any_size_have_the_same_terms(size: float) -> None:
+    for table in (waves(), coded()):
+        X = table.drop(columns="y")
+        large, plain = (AnytimeRegressor().fit(X, factor * table["y"]) for factor in (size, 1.0))
+        assert [*large.get_feature_names_out()] == [*plain.get_feature_names_out()]
+        np.testing.assert_allclose(large.predict(X) / size, plain.predict(X), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("effect", [0.0, 2.0])
+def test_a_likelihood_has_finer_curves_if_they_reduce_its_deviance(effect: float) -> None:
+    table, new = (waves(seed=seed, effect=effect) for seed in (0, 1))
+    y, later = (np.where(each["y"] > 0.4, "up", "down") for each in (table, new))
+    model = AnytimeClassifier().fit(table[["time", "age"]], y)
+    assert finer(model) == ({"time"} if effect else set())
+    octiles, new = AnytimeClassifier(basis="hinge:7").fit(table[["time", "age"]], y), new[["time", "age"]]
+    gain = log_loss(later, octiles.predict_proba(new)) - log_loss(later, model.predict_proba(new))
+    assert gain > (0.1 if effect else -0.01)
+
+
 # Levels next to the curve.
 
 
@@ -182,8 +258,7 @@ NAMES = ["code", "paid", "x", "copy"]
 def test_codes_have_levels_next_to_their_curve_and_the_model_says_which() -> None:
     table, new = coded(), coded(seed=1).assign(y=np.nan)
     model = AnytimeRegressor().fit(table[NAMES], table["y"])
-    selected = present(model.model_.manifest.selected)
-    assert selected.levels in (10, 5, 2)
+    assert present(model.model_.manifest.selected).levels in (10, 5, 2)
     (line,) = [text for text in model.model_.manifest.decisions if "next to the curve" in text]
     assert "'code' (" in line
     assert "'paid' (12 values)" in line
@@ -210,8 +285,7 @@ def test_a_smooth_column_of_few_values_has_no_levels(seed: int) -> None:
 def test_levels_are_learned_from_classes_too(classes: int) -> None:
     table = coded(3000)
     y = np.array(["low", "mid", "high"])[np.digitize(table["y"], [-0.5, 0.5][: classes - 1])]
-    model = AnytimeClassifier(family="gaussian").fit(table[NAMES], y)
-    assert present(model.model_.manifest.selected).levels > 0
+    assert present(AnytimeClassifier(family="gaussian").fit(table[NAMES], y).model_.manifest.selected).levels > 0
 
 
 def test_a_row_of_weight_two_counts_as_two_rows_for_levels() -> None:
@@ -257,38 +331,49 @@ def test_stated_rows_of_a_level_are_those_that_the_model_reports(rows: int) -> N
     assert sum(name.startswith("code=") for name in model.terms.features) == (counts >= rows).sum()
 
 
-@pytest.mark.parametrize("choice", [Choice(7), Choice(3, levels=0), Choice(7, levels=5), Choice(1, levels=2)])
+CHOICES = [Choice(7), Choice(3, levels=0), Choice(7, levels=5), Choice(1, levels=2), Choice(63, levels=5), *CHEAPER]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
 def test_the_terms_of_a_choice_are_those_of_its_own_expansion(choice: Choice) -> None:
     table = coded()
-    values = {name: table[name].to_numpy(dtype=float) for name in ("code", "paid")}
+    table["time"] = np.random.default_rng(5).permutation(len(table)) / len(table)
+    table["y"] += np.sin(40 * table["time"])
+    values = {name: table[name].to_numpy(dtype=float) for name in ("code", "paid", "time")}
     sample = Sample(values, min_level_rows=(10, 5, 2), responses=table[["y"]].to_numpy())
     groups = load_groups({"groups": [{"name": "g", "features": list(values), "cost": 1}]})
     auto = Expansion.of(learned_groups(groups, sample, "auto"))
     reduced, spans = auto.reduced(choice)
     X = np.column_stack(list(values.values()))
-    terms = [start for start, _ in spans]
-    np.testing.assert_array_equal(auto.expand(X)[:, terms], reduced.expand(X))
+    np.testing.assert_array_equal(auto.expand(X)[:, [start for start, _ in spans]], reduced.expand(X))
     np.testing.assert_array_equal(Expansion.of(reduced.groups).expand(X), reduced.expand(X))
     levels = [sum("=" in name and name.startswith(column) for name in reduced.terms.features) for column in values]
+    assert sum(name.startswith("time>") for name in reduced.terms.features) == (choice.size or 7)
     counts = [table[column].value_counts() for column in values]
     least = {None: 2, 0: 10**6}.get(choice.levels, choice.levels)
-    assert levels == [(counts[0] >= least).sum(), max((counts[1] >= least).sum(), 1)]
+    assert levels == [(counts[0] >= least).sum(), max((counts[1] >= least).sum(), 1), 0]
 
 
 @pytest.mark.usefixtures("desk")
-def test_levels_are_equal_from_a_basis_file_from_moments_and_from_a_stream(capsys: Capture) -> None:
+def test_levels_and_finer_curves_are_equal_from_a_basis_file_from_moments_and_from_a_stream(capsys: Capture) -> None:
     table = coded()
+    table["time"] = np.random.default_rng(5).permutation(len(table)) / len(table)
+    table["y"] += np.sin(40 * table["time"])
+    names = [*NAMES, "time"]
     table.to_csv("t.csv", index=False)
-    Path("g.json").write_text(json.dumps({"groups": [{"name": c, "features": [c], "cost": 1} for c in NAMES]}))
+    Path("g.json").write_text(json.dumps({"groups": [{"name": c, "features": [c], "cost": 1} for c in names]}))
     base = ["t.csv", "--groups", "g.json", "--target", "y"]
     output(capsys, "train", *base, "--out", "m.safetensors")
     output(capsys, "basis", *base, "--basis", "auto", "--min-level-rows", "5", "--out", "b.yaml")
     output(capsys, "moments", "t.csv", "--groups", "b.yaml", "--target", "y", "--out", "t.moments")
     output(capsys, "train", "t.moments", "--out", "n.safetensors")
     assert present(load("n.safetensors").manifest.selected).levels == 5  # all that are in 5 rows or more
-    assert [name for name in load("n.safetensors").terms.features if name.startswith("code=")]
-    streamed = AnytimeRegressor().partial_fit(table[NAMES][:700], table["y"][:700])
-    streamed = streamed.partial_fit(table[NAMES][700:], table["y"][700:])
+    for name in "mn":
+        terms = Counter(term[:5] for term in load(f"{name}.safetensors").terms.features)
+        assert terms["code="] > 10
+        assert terms["time>"] == FINE
+    streamed = AnytimeRegressor().partial_fit(table[names][:700], table["y"][:700])
+    streamed = streamed.partial_fit(table[names][700:], table["y"][700:])
     found, whole = load("m.safetensors"), streamed.model_
     assert found.groups.bases == whole.groups.bases
     np.testing.assert_allclose(found.predict(table), whole.predict(table), rtol=1e-7)

@@ -14,10 +14,6 @@ import pandas as pd
 import pytest
 
 from anytime import AnytimeRegressor, load
-from anytime.features.bases import Choice
-from anytime.features.expansion import Expansion
-from anytime.groups import load_groups
-from anytime.moments.accumulate import moments_of
 from models.commands import Capture, output
 
 LEVEL_ROWS = (10, 5, 2)
@@ -55,35 +51,6 @@ def test_the_selected_model_is_the_best_of_those_with_the_number_stated(noise: f
     np.testing.assert_allclose(chosen.alphas_, best.alphas_)
     np.testing.assert_allclose(chosen.predict(X), best.predict(X), rtol=1e-8)
     assert "level_rows" not in chosen.model_.manifest.groups.model_dump_json()
-
-
-@pytest.mark.parametrize("least", LEVEL_ROWS)
-def test_sums_of_moments_are_the_moments_of_the_joined_levels(least: int) -> None:
-    rng = np.random.default_rng(0)
-    codes = rng.integers(-1, 6, size=(400, 2)).astype(float)
-    codes[rng.random(400) < 0.1, 1] = np.nan
-    y = rng.normal(size=400)
-    levels: dict[str, Any] = {
-        "basis": "categories",
-        "levels": list("abcdef"),
-        "other": True,
-        "level_rows": [40, 20, 9, 6, 4, 3],
-    }
-    groups = load_groups(
-        {"groups": [{"name": "g", "features": ["u", "v"], "cost": 1}], "bases": {"u": levels, "v": levels}}
-    )
-    whole = Expansion.of(groups)
-    joined, spans = whole.reduced(Choice(level_rows=least))
-    starts = [start for start, _ in spans]
-    assert joined.categories[0].labels == tuple("abcdef"[: sum(n >= least for n in levels["level_rows"])])
-    # Columns of terms are missing together, as in a pass that knows the expansion.
-    expected, terms = joined.expand(codes), whole.expand(codes)
-    assert terms.shape[1] == whole.size
-    np.testing.assert_array_equal(np.add.reduceat(terms, starts, axis=1), expected)
-    present = ~np.isnan(codes).any(axis=1)
-    direct, sums = moments_of(expected[present], y[present]), moments_of(terms[present], y[present]).reduced(spans)
-    np.testing.assert_allclose(sums.mean, direct.mean, atol=1e-12)
-    np.testing.assert_allclose(sums.scatter, direct.scatter, atol=1e-10)
 
 
 def test_an_estimator_has_folds_where_rare_levels_are_to_be_selected() -> None:

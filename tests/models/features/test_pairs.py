@@ -39,8 +39,7 @@ DECK = PairSide(column="deck", levels=("A",))
 
 
 def test_terms_are_products_of_the_factors_of_clamped_values() -> None:
-    groups = load_groups(GROUPS).with_bases(BASES).with_pairs([(FARE, AGE), (DECK, PORT), (AGE, PORT)])
-    expansion = Expansion.of(groups)
+    expansion = Expansion.of(load_groups(GROUPS).with_bases(BASES).with_pairs([(FARE, AGE), (DECK, PORT), (AGE, PORT)]))
     nan = np.nan
     X = np.array([[50, 1, 9, 0], [20, -1, 3, 1], [nan, 1, 2, -1], [45, 1, nan, 0], [45, nan, 0, 0]], dtype=float)
     names = ["age>10 * port=Rome", "age>40 * port=Rome", "age>10 * fare>1", "age>40 * fare>1", "port=Rome * deck=A"]
@@ -96,18 +95,6 @@ def test_a_wrong_pair_is_one_clear_error(pairs: tuple[Pair, ...], why: str) -> N
     content = groups.model_dump(mode="json") | {"pairs": [[s.model_dump(mode="json") for s in p] for p in pairs]}
     with pytest.raises((GroupsError, ValueError), match=re.escape(why)):
         Expansion.of(type(groups).model_validate_json(json.dumps(content)))
-
-
-def test_pairs_of_a_groups_file_are_checked() -> None:
-    knots = [{"column": "age", "knots": [1, 2]}, {"column": "fare", "knots": [1, 2]}]
-    assert len(load_groups({**GROUPS, "pairs": [knots]}).pairs) == 1
-    for pairs, why in (
-        ([["age", "fare"]], "pairs, 0, 0: input should be an object"),
-        ([knots[::-1]], "the pairs are not in the order of the groups"),
-        ([[knots[0], knots[0]]], "expected two different columns of groups"),
-    ):
-        with pytest.raises(GroupsError, match=why):
-            load_groups({**GROUPS, "pairs": pairs})
 
 
 def test_groups_may_have_the_names_of_products() -> None:

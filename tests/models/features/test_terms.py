@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from anytime.evaluation.certificate.certify import certify
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
 from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import LoadedModel
-from anytime.moments.accumulate import Block, fold_moments_of, moments_of
-from anytime.moments.moments import Moments
+from anytime.moments.accumulate import Block, fold_moments_of
 from anytime.target import Target
 from anytime.training.fit import Fit, fit, provenance
 from anytime.training.likelihood import Observed
@@ -26,7 +23,6 @@ from anytime.types import FamilyName, Float
 from models.opening import opened
 from models.present import present
 from models.problems import imputing
-from models.properties import quick
 
 GROUPS: dict[str, Any] = {
     "groups": [
@@ -168,25 +164,6 @@ def test_a_resequenced_model_keeps_its_terms() -> None:
     assert found.terms.features == tuple(f for f in model.terms.features if not f.startswith("size"))
     alone = resequence(found, changes=Changes(cost_blind=True))
     np.testing.assert_allclose(alone.prefixes.packed, found.prefixes.packed, rtol=1e-9)
-
-
-@quick(max_examples=30)
-@given(st.integers(1, 90), st.sampled_from((1, 2)), st.integers(1, 399))
-def test_moments_of_terms_do_not_depend_on_the_chunks(chunk: int, jobs: int, cut: int) -> None:
-    Y, expansion = responses("gaussian", X), Expansion.of(LEARNED).plain
-    whole = moments_of(expansion.expand(X), Y)
-    parts = [
-        fold_moments_of(X[rows], Y[rows], expansion=expansion, chunk_rows=chunk, n_jobs=jobs)[0]
-        for rows in (slice(cut), slice(cut, None))
-    ]
-    merged = Moments.merged(parts)
-    assert merged.missing == tuple(
-        span for span, column in zip(expansion.spans, X.T, strict=True) if np.isnan(column).any()
-    )
-    found, expected = merged.imputed(), whole.imputed()
-    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-9, atol=1e-9)
-    scale = np.sqrt(np.diagonal(expected.scatter))
-    np.testing.assert_allclose(found.scatter, expected.scatter, atol=1e-9 * np.outer(scale, scale).max())
 
 
 def test_an_answer_lists_what_was_clamped_unknown_or_missing() -> None:

@@ -22,7 +22,7 @@ from anytime.families import family_of
 from anytime.glm import joint, newton, row_blocks, search
 from anytime.glm.newton import EXACT
 from anytime.glm.row_blocks import BlockDesign, RowBlock, row_blocks_of
-from anytime.glm.search import LikelihoodSearch, QuadraticModel
+from anytime.glm.search import LikelihoodSearch
 from anytime.model.model import Model
 from anytime.moments.accumulate import Block, fold_moments_of, moments_of
 from anytime.moments.moments import Gram
@@ -44,8 +44,7 @@ SINGLE: tuple[Family, ...] = ("binomial", *NUMBERS)
 
 
 def fitted(case: Case, blocks: list[Block], folds: Index | None = None, n_jobs: int | None = None, **how: Any) -> Fit:
-    count = 1 if folds is None else int(folds.max()) + 1
-    parts = fold_moments_of(case.X, case.Y, case.weights, folds, count)
+    parts = fold_moments_of(case.X, case.Y, case.weights, folds, 1 if folds is None else int(folds.max()) + 1)
     options = Options(family=case.family, **({"alpha": 1e-4} | how))
     return fit(parts, case.groups, options, Observed(blocks, case.target, n_jobs))
 
@@ -240,7 +239,6 @@ def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
     X, Y, weights = case.X[rows].copy(), case.Y[rows], present(case.weights)[rows] if with_weights else None
     X[rows % 7 == 0, 1] = np.nan
     folds = np.arange(len(rows)) % 3
-    repeated = Case(family, X, Y, weights, case.groups, case.alpha)
     gram = Gram.of(moments_of(X, Y, weights))
     designs = []
     for share in (row_blocks.REPEATED, 2.0):
@@ -261,15 +259,6 @@ def test_equal_rows_of_a_fold_are_stored_once_and_count_as_often(
         np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)
     ours, theirs = (each.view(columns).weighted_grams(each.view(columns).predictors(thetas[0])) for each in designs)
     np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-12)
-    if not with_weights:
-        return
-    fits = []
-    for share in (0.1, 2.0):
-        monkeypatch.setattr(row_blocks, "REPEATED", share)
-        fits.append(fitted(repeated, cut(repeated, 100, folds), folds, alpha="cv"))
-    assert order_of(fits[0]) == order_of(fits[1])
-    for one, other in zip(*(each.errors for each in fits if each.errors is not None), strict=True):
-        assert one == pytest.approx(other, rel=2e-3)
 
 
 def test_a_missing_value_is_not_equal_to_the_mean_nor_a_row_to_one_of_another_response() -> None:
@@ -279,19 +268,6 @@ def test_a_missing_value_is_not_equal_to_the_mean_nor_a_row_to_one_of_another_re
     assert block.counts is not None
     found = zip(block.gaps[0].tolist(), block.Y[:, 0].tolist(), block.counts.tolist(), strict=True)
     assert sorted(found) == [(False, 0.0, 2.0), (False, 1.0, 2.0), (True, 0.0, 2.0)]
-
-
-def test_some_rows_may_be_in_memory_and_the_rest_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_blocks, "ROWS", 32)
-    case = weighted("binomial")
-    design = case.design(held_bytes=4 * 32 * 8 * 10)
-    kinds = [part.mapped is not None for part in design.row_blocks]
-    assert max(part.Z.shape[1] for part in design.row_blocks) <= 32
-    assert kinds == sorted(kinds)
-    assert 0 < sum(kinds) < len(kinds)
-    np.testing.assert_array_equal(
-        np.hstack([part.Z for part in design.row_blocks]), np.hstack([part.Z for part in case.design().row_blocks])
-    )
 
 
 def test_a_full_disk_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,6 +301,53 @@ def test_nothing_handed_in_is_changed(family: Family) -> None:
     fitted(case, cut(case, 100, folds), folds, alpha="cv", nested=True)
     fitted(case, [Block(thin, case.Y, case.weights, folds)], folds, alpha=1e-3)
     assert [array.tobytes() for array in (*arrays, thin.data, thin.indices, thin.indptr)] == before
+
+
+# Sparse features.
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("family", KINDS)
+def test_features_that_are_rarely_not_zero_are_stored_apart_and_give_the_same_sums(
+    family: Family, gaps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+    monkeypatch.setattr(row_blocks, "CHUNK_VALUES", 1)
+    case, rng = weighted(family), np.random.default_rng(7)
+    case.X[:, [1, 2, 5]] = rng.random((len(case.X), 3)) < 0.04
+    case.X[rng.random(len(case.X)) < 0.1, 3] = np.nan
+    if gaps:
+        case.X[rng.random(len(case.X)) < 0.01, 2] = np.nan
+    folds = np.arange(len(case.X)) % 3
+    plain = case.design()
+    observed = Observed(cut(case, 128, folds), case.target)
+    apart: Any = observed.design(plain.gram, plain.family, plain.weight)
+    assert np.flatnonzero(present(apart.places) < 0).tolist() == ([1, 5] if gaps else [1, 2, 5])
+    assert sum(each.Z.size for each in apart.row_blocks) < sum(each.Z.size for each in plain.row_blocks)
+    for columns in (np.array([5, 0, 2, 3, 1]), np.array([1]), np.array([0, 4])):
+        theta = 0.3 * rng.normal(size=(len(columns) + 1, plain.predictors))
+        for ours, rounding in ((apart, 1e-11), (apart.in_order(columns), 1e-11), (apart.single, 1e-5)):
+            (one, etas), (other, known) = ((v, v.predictors(theta)) for v in (ours.view(columns), plain.view(columns)))
+            found, expected = one.evaluate(etas, hessian=True), other.evaluate(known, hessian=True)
+            for a, b in (
+                *zip(map(present, found), map(present, expected), strict=True),
+                (one.weighted_grams(etas), other.weighted_grams(known)),
+                (one.hessian_product(etas)(theta), other.hessian_product(known)(theta)),
+            ):
+                np.testing.assert_allclose(a, b, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("family", ["binomial", "multinomial"])
+def test_sparse_features_have_the_coefficients_of_others(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = weighted(family)
+    case.X[:, [1, 2, 5]] = np.random.default_rng(7).random((len(case.X), 3)) < 0.04
+    folds = np.arange(len(case.X)) % 3
+    plain = fitted(case, cut(case, 128, folds), folds)
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+    apart = fitted(case, cut(case, 128, folds), folds)
+    assert order_of(apart) == order_of(plain)
+    np.testing.assert_allclose(apart.prefixes.packed, plain.prefixes.packed, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(present(apart.errors), present(plain.errors), rtol=1e-4)
 
 
 # Folds.
@@ -430,8 +453,7 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
     exact = case.learned(method)
     monkeypatch.setattr(search, "MAX_HESSIAN", 4)
     bounded = case.learned(method)
-    order = [g for adds in order_of(bounded) for g in adds]
-    assert sorted(order) == list(range(len(case.groups)))
+    assert sorted([g for adds in order_of(bounded) for g in adds]) == list(range(len(case.groups)))
     if method != "fr":
         assert order_of(bounded) == order_of(exact)
     problem = case.rows()
@@ -443,25 +465,6 @@ def test_without_second_derivatives_of_all_columns_every_prefix_is_exact(
 
 
 # The second-order model at a fit.
-
-
-@pytest.mark.parametrize("family", SINGLE)
-def test_a_curvature_is_the_second_order_model_at_its_fit(family: Family) -> None:
-    case = weighted(family)
-    design = case.design()
-    D = case.X.shape[1]
-    theta = 0.2 * np.random.default_rng(0).normal(size=(D + 1, 1))
-    whole = design.view(np.arange(D))
-    at = whole.evaluate(whole.predictors(theta), hessian=True)
-    curvature = QuadraticModel.at(theta, at)
-    columns = np.array([3, 1, 6], dtype=np.intp)
-    rows = np.array([0, 4, 2, 7])
-    H, u = present(at.hessian), at.score.ravel()
-    wanted = np.linalg.solve(H[np.ix_(rows, rows)] + np.diag([0.0, 0.1, 0.1, 0.1]), (H @ theta.ravel() + u)[rows])
-    np.testing.assert_allclose(curvature.newton(columns, 0.1).ravel(), wanted, rtol=1e-9, atol=1e-12)
-    # All columns in another order are not the columns in theirs.
-    turned, straight = curvature.newton(np.arange(D)[::-1], 0.1), curvature.newton(np.arange(D), 0.1)
-    np.testing.assert_allclose(turned[1:][::-1], straight[1:], rtol=1e-9, atol=1e-12)
 
 
 ALPHA = 0.02

@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 import time
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +18,15 @@ from models.unreadable import Unreadable
 from waiting import until
 
 
-def first(x: Float) -> Float:
-    return x[:1]
+def later(seconds: float, place: slice, x: Float) -> Float:
+    """Return some values after a time."""
+    time.sleep(seconds)
+    return x[place]
 
 
-def second(x: Float) -> Float:
-    return x[1:2]
-
-
-def third(x: Float) -> Float:
-    return x[2:4]
-
-
-def slow(x: Float) -> Float:
-    time.sleep(2.0)
-    return x[1:2]
-
-
-def hanging(x: Float) -> Float:
-    time.sleep(3600)
-    return x[1:2]
-
-
-def briefly_slow(x: Float) -> Float:
-    time.sleep(0.2)
-    return x[1:2]
-
-
-def first_briefly_slow(x: Float) -> Float:
-    time.sleep(0.1)
-    return x[:1]
+first, second, third = (itemgetter(slice(*ends)) for ends in ((0, 1), (1, 2), (2, 4)))
+slow, briefly_slow, hanging = (partial(later, seconds, slice(1, 2)) for seconds in (2.0, 0.2, 3600.0))
+first_briefly_slow = partial(later, 0.1, slice(0, 1))
 
 
 def raising(x: Float) -> Float:

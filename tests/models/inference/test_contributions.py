@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from anytime.estimators import AnytimeClassifier, AnytimeRegressor
+from anytime.estimators import AnytimeRegressor
 from anytime.features.expansion import Expansion
 from anytime.inference import contributions as explaining
 from anytime.inference.contributions import Contributions
@@ -22,7 +21,7 @@ from anytime.loaded import LoadedModel
 from anytime.model.model import Model
 from anytime.types import FamilyName, Float, Policy
 from lazily import Lazy
-from models.features.test_terms import FAMILIES, RAW, model_of, trained
+from models.features.test_terms import FAMILIES, model_of, trained
 from models.opening import opened
 from models.properties import quick
 
@@ -196,44 +195,6 @@ def test_intercept_and_contributions_add_up_to_the_score_by_every_policy(
         if likely is None or np.min(likely) > 1e-4:  # else the inverse of the link loses digits
             np.testing.assert_allclose(scores, score(model, answer), rtol=1e-9, atol=1e-9)
         assert prediction.answer(budget, policy).contributions is None
-
-
-def test_contributions_have_the_shape_of_the_scores() -> None:
-    def found(family: FamilyName, rows: int) -> Contributions:
-        return explained(MODELS[family], {"family": [[2.0]] * rows}, rows, policy="arrived")[1]
-
-    assert np.shape(found("binomial", 1).features["size"]) == ()
-    assert np.shape(found("binomial", 4).groups["family"]) == (4,)
-    assert np.shape(found("gaussian", 1).features["size"]) == (2,)
-    assert np.shape(found("gaussian", 4).groups["family"]) == (4, 2)
-    assert np.shape(found("gaussian", 4).intercept) == (2,)
-    _, base = explained(MODELS["multinomial"], {}, 2)
-    assert (base.groups, base.features) == ({}, {})
-    assert len(base.intercept) == 3
-
-
-@pytest.mark.parametrize("family", ["gaussian", "vector", "poisson", "binomial", "multinomial", "classes"])
-def test_estimators_return_the_contributions_of_every_row(family: str) -> None:
-    X = pd.DataFrame({name: pd.Series(values) for name, values in RAW.items()})
-    numbers = np.nan_to_num(X[["age", "fare"]].to_numpy())
-    groups = {"groups": [{"name": "a", "features": ["fare", "port"], "cost": 1.0}, *GROUPS["groups"][:1]]}
-    estimator: Any
-    y: NDArray[Any]
-    if family in ("gaussian", "vector", "poisson"):
-        y = numbers if family == "vector" else np.round(numbers[:, 0])
-        estimator = AnytimeRegressor(groups, family="poisson" if family == "poisson" else "auto", basis="hinge:2")
-    else:
-        y = np.digitize(numbers[:, 0], [40.0] if family == "binomial" else [30.0, 60.0])
-        estimator = AnytimeClassifier(groups, family="gaussian" if family == "classes" else "auto", basis="hinge:2")
-    estimator.fit(X, y)
-    for budget in (None, 1.0, 0.0):
-        predicted, found = estimator.predict(X, budget, explain=True)
-        np.testing.assert_array_equal(predicted, estimator.predict(X, budget))
-        assert tuple(found.groups) == estimator.model_.computed[estimator.model_.affordable(budget)]
-        scores = estimator._answer(X, budget, "prefix").scores
-        assert isinstance(found.intercept, float) == (scores.shape[1] == 1)
-        for parts in (found.features, found.groups):
-            np.testing.assert_allclose(total(found.intercept, parts.values(), len(X)), scores, rtol=1e-9, atol=1e-9)
 
 
 def test_many_rows_are_explained_in_blocks_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,9 +381,25 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, dict[
 }
 """Other extractors, options, and what a run has then: fields of the answer, groups that failed, and counts."""
 
+RUN_DECIDES = {
+    "all groups within the deadline give the full prediction",
+    *(f"a budget of {budget} ends the run when its prefix is complete" for budget in (8.0, 3.9, 0.5)),
+    "unless nothing is to be skipped",
+    "no part of a step is started that would not end in time",
+    *(f"a group does not fit, by the policy {policy}" for policy in ("arrived", "prefix")),
+    "without moments a group beyond its time limit ends the run",
+    "a group after a skipped one has its time limit",
+}
+"""Cases that the run decides whatever its workers are."""
 
-@pytest.mark.parametrize("worker", WORKERS)
-@pytest.mark.parametrize("case", RUNS)
+
+@pytest.mark.parametrize(
+    ("case", "worker"),
+    [
+        pytest.param(case, worker, marks=pytest.mark.heavy if worker == "process" and case in RUN_DECIDES else ())
+        for case, worker in product(RUNS, WORKERS)
+    ],
+)
 def test_a_run_is_what_its_extractors_and_options_make_of_it(case: str, worker: Worker, tmp_path: Path) -> None:
     own, options, expected, failed, counts = RUNS[case]
     x = tmp_path if own.get("a") is zero else X
@@ -549,12 +565,6 @@ def test_a_likelihood_answers_around_a_failure_by_one_step_where_it_can(
     assert "group 'b' failed" in str(answer.note)
 
 
-def test_a_failed_run_leaves_the_next_one_whole() -> None:
-    with Runner(a_model(), extractors()) as runner:
-        assert runner.run(np.zeros((2, 2)), LONG_MS).reason == "end"
-        assert runner.run(X, LONG_MS).prediction == FULL
-
-
 def test_threads_are_bounded_and_a_run_without_one_answers_the_base_rate() -> None:
     before = worker_threads()
     with Runner(a_model(), extractors(a=slow), max_workers=2) as runner:
@@ -710,13 +720,6 @@ def test_a_large_input_does_not_hold_up_the_deadline() -> None:
         assert runner.run(X, LONG_MS).prediction == FULL
 
 
-def test_warming_up_computes_every_group_on_every_worker() -> None:
-    with Runner(a_model(), extractors(b=process_of), "process") as runner:
-        runner.warm_up(X)
-        assert runner.failures == ()
-        assert runner.run(X, LONG_MS).reason == "complete"
-
-
 FORKING = """
 import os, signal, sys, threading
 from multiprocessing import active_children
@@ -848,8 +851,7 @@ def test_a_caller_receives_from_a_process_itself_until_its_time(
             seconds = LONG_MS / 1e3 if ended else 1.0
             extraction.read_by = time.perf_counter() + seconds
             workers.start(extraction, extraction.read_by)
-            late_s = extraction.wait(time.perf_counter() + (seconds if ended else 0.0))
-            assert (late_s is None) == ended
+            assert (extraction.wait(time.perf_counter() + (seconds if ended else 0.0)) is None) == ended
             assert [arrival.group for arrival in arrivals] == arrived
             extraction.cancel()
             until(lambda: workers._serving == {} and bool(workers._idle), "it serves the next caller")
@@ -979,16 +981,14 @@ def test_values_are_reused_for_a_time_and_refreshed_in_the_background() -> None:
             assert (answer.prediction, list(answer.ages)) == (FULL, ages), "if too old, now known to be quick"
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided", "dict"])
-def test_inputs_of_any_size_and_layout_reach_a_process(layout: str) -> None:
+def test_inputs_of_any_size_and_layout_reach_a_process() -> None:
     with Runner(a_model(), {"a": total_of, "b": writing, "c": third_and_fourth}, "process", max_workers=1) as runner:
-        for size, scale in product((1, 1000, 200_000, 3_000_000), (1.0, 3.0)):
+        for layout, size, scale in product(("C", "F", "strided", "dict"), (1, 1000, 200_000, 1_100_000), (1.0, 3.0)):
             flat = np.arange(4.0 * size) * scale
             x = {"F": np.asfortranarray(flat.reshape(2, -1)), "strided": flat[::2]}.get(layout, flat)
             answer = runner.run({"frame": x, "name": "x"} if layout == "dict" else x, LONG_MS)
             assert (answer.reason, runner.last_failure) == ("complete", None)
-            expected = 0.5 + x.sum() + 10 * 7.0 + 100 * 1.0 + 1000 * 2.0
-            assert answer.prediction == pytest.approx(expected, rel=1e-12)
+            assert answer.prediction == pytest.approx(0.5 + x.sum() + 10 * 7.0 + 100 * 1.0 + 1000 * 2.0, rel=1e-12)
 
 
 def test_a_process_may_keep_its_inputs() -> None:

@@ -117,8 +117,7 @@ def test_a_model_without_covariances_has_none() -> None:
 
 
 def test_likelihoods_have_the_sharing_of_their_second_derivatives() -> None:
-    model = AnytimeClassifier(GROUPS, alpha=1e-6).fit(X, FRAME["y"] > 0).model_
-    found = {each.name: each for each in model.sharing()}
+    found = {each.name: each for each in AnytimeClassifier(GROUPS, alpha=1e-6).fit(X, FRAME["y"] > 0).model_.sharing()}
     assert found["two"].shared > 0.99 > found["one"].shared
 
 

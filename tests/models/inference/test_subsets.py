@@ -108,13 +108,6 @@ def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix_and_is_expected_to
         assert (here.cost, here.expected.r2) == pytest.approx((there.cost, there.expected.r2), rel=1e-9)
 
 
-def test_groups_that_arrived_early_are_used_where_the_prefix_would_wait() -> None:
-    late = trained().order(NAMES)[1:]
-    assert answered(trained(), late, policy="prefix").groups == ()
-    answer = answered(trained(), late)
-    assert answer == replace(answer, groups=late, prefix=0, missing=trained().order(NAMES)[:1], complete=False)
-
-
 @pytest.mark.parametrize("budget", [0.0, 0.25, 1.0, 2.25, 2.75, 3.75, 4.0, 7.75, 100.0])
 @pytest.mark.parametrize("names", SETS[::3], ids="+".join)
 def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_fits(
@@ -207,8 +200,7 @@ def newton_step(model: Model, names: tuple[str, ...]) -> Float:
         for k in range(model.steps + 1)
     ]
     nearest = max(range(model.steps + 1), key=lambda k: 2 * len(set(prefixes[k]) & set(wanted)) - len(prefixes[k]))
-    alphas = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)]
-    alpha = alphas[nearest]
+    alpha = [model.manifest.alpha, *(step.alpha for step in model.manifest.steps)][nearest]
     # The optimum of that prefix, by Newton steps of its own.
     used = [0, *(j + 1 for j in prefixes[nearest])]
 
@@ -228,8 +220,7 @@ def newton_step(model: Model, names: tuple[str, ...]) -> Float:
     chosen = [0, *(j + 1 for j in wanted)]
     r = (H @ theta + u)[chosen]
     step = np.linalg.solve(H[np.ix_(chosen, chosen)] + alpha * np.diag([0.0, *[1.0] * len(wanted)]), r)
-    new = np.column_stack([np.ones(len(X_NEW)), ((X_NEW - mean) / scale)])
-    scores: Float = new[:, chosen] @ step
+    scores: Float = np.column_stack([np.ones(len(X_NEW)), ((X_NEW - mean) / scale)])[:, chosen] @ step
     return scores
 
 

@@ -132,19 +132,19 @@ def test_values_keep_their_meaning(name: str) -> None:
 NUMBERS = [3, 3.0, np.float32(3), np.array(3.0), Tensor(3.0), Exchanged(3.0), np.ma.array(3.0), Decimal(3), Fraction(3)]
 
 
-@pytest.mark.parametrize("value", NUMBERS)
-def test_a_number_is_one_row_of_one_column(value: Any) -> None:
-    assert listed(plain_values("g", ("a",), value)) == listed(plain_values("g", None, value)) == [3]
+MASKED = [np.ma.masked, np.ma.masked_array(BEHIND, mask=True)]
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [*((value, 3) for value in NUMBERS), *((value, None) for value in MASKED)]
+)
+def test_a_number_is_one_row_of_one_column(value: Any, number: int | None) -> None:
+    assert listed(plain_values("g", ("a",), value)) == listed(plain_values("g", None, value)) == [number]
 
 
 @pytest.mark.parametrize("value", [Decimal("sNaN"), [Decimal("sNaN")], [Fraction(10**400)]])
 def test_a_number_that_no_float_holds_is_an_error(value: Any) -> None:
     assert_refused(lambda: plain_values("g", ("a",), value), "values of group 'g'", error=ValuesError)
-
-
-@pytest.mark.parametrize("value", [np.ma.masked, np.ma.masked_array(BEHIND, mask=True)])
-def test_a_masked_number_is_missing(value: Any) -> None:
-    assert listed(plain_values("g", ("a",), value)) == [None]
 
 
 @pytest.mark.parametrize(

@@ -122,23 +122,13 @@ def test_any_cut_into_blocks_chunks_and_threads_gives_the_same_moments(
     assert_same(Moments.merged(moments_of(part.X, part.Y, part.weights, chunk_rows=chunk) for part in parts), whole)
 
 
-def test_the_same_table_read_the_same_way_gives_the_same_bytes() -> None:
-    rng = np.random.default_rng(0)
-    X, Y = rng.normal(size=(500, 4)), rng.normal(size=(500, 2))
-    X[rng.random(X.shape) < 0.05] = np.nan
-    for jobs in (1, 2, 3):
-        one, other = (moments_of(X, Y, n_jobs=jobs, chunk_rows=64) for _ in range(2))
-        assert (one.mean.tobytes(), one.scatter.tobytes()) == (other.mean.tobytes(), other.scatter.tobytes())
-
-
 # Digits.
 
 
 def exact_correlations(X: Float, Y: Float) -> tuple[Float, Float]:
     """Deviations and correlations of [X, Y] by two passes in extended precision, gaps filled by the means."""
     Z = np.column_stack([X, Y]).astype(np.longdouble)
-    mean = np.nanmean(Z, axis=0)
-    Z = np.where(np.isnan(Z), 0.0, Z - mean)
+    Z = np.where(np.isnan(Z), 0.0, Z - np.nanmean(Z, axis=0))
     deviation = np.sqrt((Z * Z).mean(axis=0))
     Z = Z / deviation
     return deviation.astype(np.float64), (Z.T @ Z / len(Z)).astype(np.float64)
@@ -168,27 +158,24 @@ def in_batches(size: int) -> Callable[[Float, Float], Moments]:
 
 READ: dict[str, Callable[[Float, Float], Moments]] = {
     "at once": moments_of,
-    "in chunks": partial(moments_of, chunk_rows=300),
-    "by two threads": partial(moments_of, chunk_rows=500, n_jobs=2),
+    "in chunks": partial(moments_of, chunk_rows=90),
+    "by two threads": partial(moments_of, chunk_rows=150, n_jobs=2),
     "in machines that never met": lambda X, y: Moments.merged(moments_of(X[k::7], y[k::7]) for k in range(7)),
     "row by row": in_batches(1),
-    "in batches of 100": in_batches(100),
-    "in batches of 1000": in_batches(1_000),
+    "in batches of 30": in_batches(30),
+    "in batches of 300": in_batches(300),
 }
 GAPS: dict[str, Any] = {
-    "none": np.zeros((2_000, 1), dtype=bool),
-    "a fifth": np.random.default_rng(2).random((2_000, 3)) < 0.2,
-    **{
-        f"begins at {late}": (np.arange(2_000) < late)[:, np.newaxis] & [True, False, False]
-        for late in (100, 1_000, 1_500)
-    },
+    "none": np.zeros((600, 1), dtype=bool),
+    "a fifth": np.random.default_rng(2).random((600, 3)) < 0.2,
+    **{f"begins at {late}": (np.arange(600) < late)[:, np.newaxis] & [True, False, False] for late in (30, 300, 450)},
 }
 
 
 @pytest.mark.parametrize("gaps", GAPS)
 @pytest.mark.parametrize("read", READ)
 def test_a_column_far_from_zero_keeps_its_digits_with_gaps_however_it_is_read(read: str, gaps: str) -> None:
-    X, y = far_from_zero(2_000)
+    X, y = far_from_zero(600)
     X = np.where(GAPS[gaps], np.nan, X)
     assert_digits(X, y, READ[read](X, y))
 
@@ -204,6 +191,7 @@ def strided(X: Float) -> Float:
 
 LAYOUTS: dict[str, Callable[[Float], Any]] = {
     "float32": lambda X: X.astype(np.float32),
+    "float16": lambda X: X.astype(np.float16),
     "int8": lambda X: X.astype(np.int8),
     "int64": lambda X: X.astype(np.int64),
     "uint8": lambda X: X.astype(np.uint8),
@@ -241,12 +229,6 @@ def test_bool_features_and_targets_are_zeros_and_ones_and_one_response_may_be_a_
     rng = np.random.default_rng(4)
     X, y = rng.random((100, 3)) < 0.3, rng.random(100) < 0.5
     assert_same(moments_of(X, y), moments_of(X.astype(np.float64), y.astype(np.float64)[:, np.newaxis]), 1e-12)
-
-
-def test_half_precision_is_added_up_in_float64() -> None:
-    X = np.full((4_000, 1), 0.5, dtype=np.float16)
-    X[::2] = 100.0
-    assert moments_of(X, np.arange(4_000, dtype=np.int16)).mean.tolist() == pytest.approx([50.25, 1999.5], rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["float64", "gaps", "Fortran order", "csr", "csc"])
@@ -312,13 +294,6 @@ def test_each_fold_and_each_union_of_folds_is_imputed_by_its_own_means(
     for members in filter(None, [*chosen, tuple(range(count))]):
         rows = np.isin(folds, members)
         assert_literal(Moments.merged(parts[f] for f in members), int(rows.sum()), sample.taken(rows))
-
-
-def test_a_fold_without_rows_has_no_weight_and_changes_nothing() -> None:
-    X, y = np.arange(12.0).reshape(6, 2), np.arange(6.0)
-    full, empty, other = fold_moments_of(X, y, None, np.array([0, 0, 2, 2, 0, 2]), 3)
-    assert (empty.rows, empty.weight) == (0, 0.0)
-    assert_same(full.merge(empty).merge(other), moments_of(X, y), 1e-12)
 
 
 # What cannot be used.
@@ -408,24 +383,6 @@ def test_a_column_that_is_constant_outside_a_fold_is_constant_in_that_training_p
     gram = Gram.of(parts[0].merge(parts[2]))
     assert gram.constant.tolist() == [True, False]
     assert not gram.S[0].any()
-
-
-@quick(max_examples=60)
-@given(st.sampled_from((0.1, 1 / 3, 1e8, -7.3)), st.sampled_from((0.02, 0.5)), st.booleans(), st.integers(0, 2**32 - 1))
-def test_a_constant_with_gaps_is_constant_after_any_merge(
-    value: float, missing: float, begins_late: bool, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    X, y, weights = rng.normal(size=(200, 2)), rng.normal(size=200), rng.uniform(0.1, 3.0, 200)
-    X[:, 0] = value
-    X[rng.random(200) < missing, 0] = np.nan
-    if begins_late:
-        X[:70, 0] = np.nan
-    for w in (None, weights):
-        parts = (moments_of(X[s], y[s], None if w is None else w[s]) for s in (slice(0, 70), slice(70, 200)))
-        gram = Gram.of(Moments.merged(parts))
-        assert gram.constant.tolist() == [True, False]
-        assert gram.x_mean[0] == pytest.approx(value, rel=1e-12)
 
 
 def test_moments_need_a_matrix_for_each_fold_and_two_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,17 +84,6 @@ def test_two_sites_train_the_model_of_all_rows() -> None:
 
 
 @pytest.mark.usefixtures("desk")
-def test_moments_of_a_table_train_what_the_table_trains(capsys: Capture) -> None:
-    made("all.parquet")
-    done("train", "all.moments", "--out", "kept.safetensors")
-    done("train", "all.parquet", *TOLD, "--out", "read.safetensors")
-    stored, read = load("kept.safetensors"), load("read.safetensors")
-    assert "task: regression, 200 rows in 5 folds" in capsys.readouterr().err
-    assert stored.manifest.steps == read.manifest.steps
-    np.testing.assert_array_equal(stored.prefixes.packed, read.prefixes.packed)
-
-
-@pytest.mark.usefixtures("desk")
 def test_a_site_may_be_taken_away_again() -> None:
     north = made("north.parquet")
     made("south.csv")

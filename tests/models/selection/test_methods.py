@@ -118,8 +118,7 @@ def test_its_model_is_saved_shown_loaded_and_reordered(desk: Path, capsys: Captu
         model.manifest.guarantee.why
     )
     loaded = anytime.load(desk / "own.safetensors")
-    prediction = loaded.open()
-    prediction.add(loaded.manifest.steps[0].group, [1.0])
+    loaded.open().add(loaded.manifest.steps[0].group, [1.0])
     assert "mean-gradient" in output(capsys, "show", "own.safetensors")
     assert main(["export", "own.safetensors", "--to", "json", "--out", "own.json"]) == 0
     assert_refused(
@@ -158,7 +157,7 @@ def test_a_path_of_ones_own_states_the_whole_order() -> None:
     [
         ("fro", {}, r"method is 'fro'; expected one of omp, fr, cp, single, no-whiten, sparse, or an object"),
         (3, {}, r"method is 3; expected one of"),
-        (MeanGradient, {}, r"method is the class MeanGradient; expected an object, MeanGradient\(\)"),
+        (MeanGradient, {}, "method is the class MeanGradient; expected an object, MeanGradient()"),
         (AsListed(), {"doubling": True}, "method 'as-listed' does not support doubling; turn doubling off, or choose"),
         (AsListed(), {"epsilon": 0.1}, "method 'as-listed' does not support epsilon; turn epsilon off, or choose"),
         (AsListed(), {"family": "poisson"}, "method 'as-listed' supports family gaussian, not poisson"),
@@ -170,8 +169,7 @@ def test_a_path_of_ones_own_states_the_whole_order() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused_once(method: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Options(method=method, **options)
+    assert_refused(lambda: Options(method=method, **options), message, error=ValueError)
 
 
 @pytest.mark.parametrize("lacking", ["name", *sorted(Criterion.__abstractmethods__)])

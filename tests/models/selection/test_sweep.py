@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anytime._linalg import factorise
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
@@ -34,8 +33,7 @@ class Design:
 
     @property
     def slices(self) -> list[slice]:
-        ends = np.cumsum(self.sizes).tolist()
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+        return [slice(end - size, end) for end, size in zip(np.cumsum(self.sizes).tolist(), self.sizes, strict=True)]
 
     def columns(self, groups: Sequence[int]) -> Index:
         return np.array([j for g in groups for j in range(self.slices[g].start, self.slices[g].stop)], dtype=np.intp)
@@ -160,47 +158,6 @@ def test_copies_sums_and_constants_change_nothing_for_the_others(sizes: str, alp
     np.testing.assert_allclose(C[np.ix_(columns, columns)] @ W, q[columns], atol=1e-7)
     if alpha == 0:
         assert int((~factor.dropped).sum()) == np.linalg.matrix_rank(C, tol=1e-8, hermitian=True)
-
-
-@pytest.mark.parametrize("sizes", ["singles", "many panels"])
-def test_the_factor_of_the_sweep_is_that_of_the_whole_in_its_order_where_a_dropped_column_is_one_of_the_identity(
-    sizes: str,
-) -> None:
-    problem = design(SIZES[sizes], seed=3, messy=True)
-    sweep = Sweep(problem.gram, problem.slices, 0.0, blocks=False)
-    for group in problem.order:
-        sweep.select(group)
-    columns, factor, z = problem.columns(problem.order), sweep.solved.factor, sweep.solved.z
-    C, q = problem.gram.penalised(0.0, columns)
-    fresh = factorise(C, np.diagonal(C))
-    np.testing.assert_array_equal(factor.dropped, fresh.dropped)
-    np.testing.assert_allclose(z, fresh.forward(q), atol=1e-8)
-    kept = ~factor.dropped
-    np.testing.assert_allclose(factor.L[np.ix_(kept, kept)], fresh.L[np.ix_(kept, kept)], atol=1e-8)
-    assert factor.dropped.any()
-    np.testing.assert_array_equal(factor.L[factor.dropped], np.eye(len(columns))[factor.dropped])
-    np.testing.assert_allclose(factor.forward(q), z, atol=1e-8)
-
-
-def test_a_sweep_does_not_change_the_problem() -> None:
-    problem = design(MIXED, seed=4)
-    before = problem.gram.S.tobytes(), problem.gram.q.tobytes()
-    sweep = Sweep(problem.gram, problem.slices, 1e-5, blocks=True)
-    for group in problem.order:
-        sweep.select(group)
-    assert (problem.gram.S.tobytes(), problem.gram.q.tobytes()) == before
-
-
-@pytest.mark.parametrize("messy", [False, True], ids=["sound", "rank loss"])
-@pytest.mark.parametrize("alpha", [0.0, 1e-5])
-def test_the_gain_that_forward_regression_promises_is_the_gain_that_it_gets(alpha: float, messy: bool) -> None:
-    problem = design(MIXED, seed=5, messy=messy)
-    criterion = CRITERIA["fr"]().on(problem.gram)
-    sweep = Sweep(problem.gram, problem.slices, alpha, blocks=True)
-    for group in problem.order:
-        promised = float(criterion.scores(sweep)[group])
-        assert criterion.union_score(sweep, sweep.rows(group)) == pytest.approx(promised, abs=1e-10)
-        assert sweep.select(group) == pytest.approx(promised, abs=1e-10)
 
 
 # Groups of one column go a shorter way, to the same sequence and coefficients.

@@ -155,8 +155,7 @@ def test_errors_and_penalties_are_within_a_tenth_of_a_standard_error_of_exhausti
         columns = found.sequence.columns[: found.sequence.ends[prefix]]
         curve = np.array([refits(design, fold, columns, GRID[::-1])[::-1] for fold in folds])
         mean = np.average(curve, axis=0, weights=weights)
-        spread = np.average((curve - mean) ** 2, axis=0, weights=weights)
-        error = np.sqrt(spread / (len(folds) - 1))
+        error = np.sqrt(np.average((curve - mean) ** 2, axis=0, weights=weights) / (len(folds) - 1))
         own = GRID.index(float(found.alphas[prefix]))
         assert abs(errors[prefix] - mean[own]) <= 0.1 * error[own]
         assert mean[own] <= mean.min() + 0.1 * error[mean.argmin()]
@@ -181,9 +180,17 @@ def test_few_rows_are_measured_at_every_penalty_unless_coefficients_are_many(mon
     assert np.isinf(errors[:, -1]).any()
 
 
+@pytest.fixture
+def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Store every feature that is rarely not 0 apart."""
+    monkeypatch.setattr(row_blocks, "MIN_SPARSE", 1)
+
+
+@pytest.mark.usefixtures("sparse")
 @pytest.mark.parametrize("name", ["indicators", "classes"])
 def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None:
     design, folds = TABLES[name]().held_out()
+    assert (design.places is not None) == (name == "indicators")
     held = [fold.train.held_rows for fold in folds]
     columns = np.array([5, 4, 0, 1, 7])
     thetas = np.random.default_rng(0).normal(size=(len(folds), 4, design.predictors))
@@ -197,14 +204,14 @@ def test_rows_in_the_order_of_some_columns_give_the_same_sums(name: str) -> None
             np.testing.assert_allclose(ours, theirs, rtol=rounding, atol=rounding * np.abs(theirs).max())
 
 
+@pytest.mark.usefixtures("sparse")
 @pytest.mark.parametrize("name", ["indicators", "classes", "collinear"])
 @pytest.mark.parametrize("pieces", [False, True])
 def test_one_pass_has_the_derivatives_of_every_fold(name: str, pieces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if pieces:
         monkeypatch.setattr(row_blocks, "SMALL_PRODUCT", 100)
         monkeypatch.setattr(row_blocks, "MIN_PIECE", 1)
-    table = TABLES[name]()
-    design, folds = table.held_out()
+    design, folds = TABLES[name]().held_out()
     columns = np.array([5, 0, 1, 6])
     held = [fold.train.held_rows for fold in folds]
     view = design.view(columns)

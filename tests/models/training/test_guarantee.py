@@ -215,8 +215,7 @@ def test_the_ratio_is_that_of_plain_enumeration(problem: Problem) -> None:
 def test_columns_that_help_only_together_have_a_small_ratio_and_orthogonal_ones_one() -> None:
     rng = np.random.default_rng(4)
     hidden, noise = rng.normal(size=2000), rng.normal(size=2000)
-    together = np.column_stack([hidden + 10 * noise, noise])
-    gram = Gram.of(moments_of(together, hidden))
+    gram = Gram.of(moments_of(np.column_stack([hidden + 10 * noise, noise]), hidden))
     assert submodularity_ratio(gram, grouped([1, 1], [1, 1]), 1e-9) < 0.02
     gram = Gram.of(moments_of(HADAMARD[:, 1:], HADAMARD @ np.arange(8.0)))
     assert submodularity_ratio(gram, grouped([1, 2, 3, 1], [1, 1, 1, 1]), 0.1) == pytest.approx(1.0)

@@ -14,7 +14,10 @@ from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import TrainingError
 from models.properties import quick
 
-FAMILIES = ["gaussian", "poisson", "gamma", "negative-binomial", "binomial", "multinomial", "separable"]
+FAMILIES = [
+    *("gaussian", "poisson", "multinomial", "separable"),
+    *(pytest.param(family, marks=pytest.mark.heavy) for family in ("gamma", "negative-binomial", "binomial")),
+]
 
 
 def small_table(seed: int, rows: int) -> pd.DataFrame:

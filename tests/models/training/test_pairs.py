@@ -30,7 +30,6 @@ from anytime.training.options import Options
 from anytime.training.resequencing import Changes, resequence
 from anytime.types import Float, Method
 from models.commands import Capture, document, output, refusal
-from models.opening import opened
 from models.present import present
 from models.properties import quick
 from models.refusals import assert_refused
@@ -153,8 +152,7 @@ def test_sequence_and_coefficients_are_those_of_multiplied_columns(seed: int) ->
         assert step.explained_variance == pytest.approx(F, rel=1e-9, abs=1e-12)
         assert step.cost == pytest.approx(sum(of.groups.costs[of.groups.position(name)] for name in adds))
         selected |= adds
-        completed = [pair for pair, both in owners.items() if both <= selected and both & adds]
-        assert sorted(step.pairs) == sorted(completed)
+        assert sorted(step.pairs) == sorted([pair for pair, both in owners.items() if both <= selected and both & adds])
         expected = of.solved(frozenset(selected))[0]
         coef = model.prefixes.coef(prefix)[:, 0]
         np.testing.assert_allclose(np.sort(coef), np.sort(list(expected.values())), rtol=1e-9, atol=1e-9)
@@ -207,8 +205,7 @@ def test_every_search_joins_pairs_at_the_step_that_completes_them(method: Method
         groups, selected = found.expansion.terms, set[int]()
         for step in found.sequence.steps:
             selected |= set(step.adds)
-            ready = {p for p in groups.products if set(groups.prerequisites[p]) <= selected}
-            assert ready <= selected
+            assert {p for p in groups.products if set(groups.prerequisites[p]) <= selected} <= selected
         assert found.sequence.ends[-1] == len(found.sequence.columns)
 
 
@@ -234,11 +231,9 @@ def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
 def test_a_resequenced_model_keeps_the_pairs_of_its_groups() -> None:
     of = case(2)
     model = of.model()
-    again = resequence(model, changes=Changes(method="omp"))
-    assert again.groups.pairs == model.groups.pairs
+    assert resequence(model, changes=Changes(method="omp")).groups.pairs == model.groups.pairs
     without = resequence(model, changes=Changes(without=("g0",)))
-    rest = Case(of.groups.only([1, 2, 3]), of.X[:, of.groups.slices[1].start :], of.y)
-    alone = rest.model()
+    alone = Case(of.groups.only([1, 2, 3]), of.X[:, of.groups.slices[1].start :], of.y).model()
     assert [step.pairs for step in without.manifest.steps] == [step.pairs for step in alone.manifest.steps]
     np.testing.assert_allclose(without.prefixes.packed, alone.prefixes.packed, rtol=1e-9, atol=1e-9)
 
@@ -268,10 +263,18 @@ def test_the_strongest_pairs_are_found_and_explain_what_additive_terms_cannot() 
     np.testing.assert_allclose([*found.staged_predict(T)][-1], found.predict(T))
 
 
+@pytest.mark.parametrize("estimator", [AnytimeRegressor, AnytimeClassifier])
+def test_groups_are_ordered_at_the_penalty_that_is_best_without_pairs(estimator: Any) -> None:
+    X, y = interacting(1500, 9)
+    y = y if estimator is AnytimeRegressor else (y > 0).astype(int)
+    additive, paired = (estimator(alpha="cv", basis="hinge", pairs=pairs).fit(X, y) for pairs in (0, 2))
+    assert len(pairs_of(paired)) == 2
+    assert paired.model_.manifest.alpha == additive.model_.manifest.alpha
+
+
 def test_auto_keeps_the_pairs_that_help_and_none_without_interactions() -> None:
     X, y = interacting(4000, 2)
-    found = AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)
-    assert pairs_of(found) >= {("x2", "x3"), ("x4", "x5")}
+    assert pairs_of(AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)) >= {("x2", "x3"), ("x4", "x5")}
     for seed in range(5):
         X, y = interacting(1000, seed, strength=0.0)
         additive, auto = (AnytimeRegressor(alpha="cv", pairs=pairs).fit(X, y) for pairs in (None, "auto"))
@@ -284,8 +287,7 @@ def test_auto_chooses_a_number_and_takes_the_best_pairs_of_all_rows() -> None:
     auto = AnytimeRegressor(alpha="cv", pairs="auto").fit(X, y)
     count = len(pairs_of(auto))
     assert count > 0
-    fixed = AnytimeRegressor(alpha="cv", pairs=count).fit(X, y)
-    np.testing.assert_allclose(auto.coef_, fixed.coef_, rtol=1e-6)
+    np.testing.assert_allclose(auto.coef_, AnytimeRegressor(alpha="cv", pairs=count).fit(X, y).coef_, rtol=1e-6)
 
 
 def test_auto_compares_errors_within_folds() -> None:
@@ -298,8 +300,7 @@ def test_auto_compares_errors_within_folds() -> None:
 
 def test_epsilon_stops_the_order_of_terms_with_pairs_once() -> None:
     X, y = interacting(2000, 6)
-    additive = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=0).fit(X, y)
-    assert set(additive.sequence_) == {"x0", "x1"}
+    assert set(AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=0).fit(X, y).sequence_) == {"x0", "x1"}
     found = AnytimeRegressor(alpha=ALPHA, epsilon=0.25, pairs=2).fit(X, y)
     assert pairs_of(found) == {("x2", "x3")}
     said, unused = found.model_.manifest.decisions
@@ -330,12 +331,14 @@ def test_two_groups_that_are_useless_alone_are_selected_together_at_their_joint_
     assert set(AnytimeRegressor(groups, pairs=0).fit(X, y).model_.manifest.steps[0].adds) == {"line"}
 
 
-def test_products_that_overflow_are_no_candidates_of_auto() -> None:
+def test_products_that_overflow_are_no_candidates_of_auto_and_named_where_a_number_is_stated() -> None:
     X, y = interacting(1000, 0)
     y = y + X[:, 2] * X[:, 3] * 10
     X[:, 2:4] *= 1e90
     auto, without = (AnytimeRegressor(pairs=pairs).fit(X, y) for pairs in ("auto", 0))
     np.testing.assert_array_equal(auto.coef_, without.coef_)
+    why = "X: column 'x2 * x3' holds values that are infinite or too large to square"
+    assert_refused(lambda: AnytimeRegressor(pairs=1).fit(X, y), why)
 
 
 @pytest.mark.parametrize("pairs", ["auto", 2])
@@ -383,14 +386,6 @@ def test_families_screen_the_residual_of_their_means(family: Any) -> None:
     assert found.score(X, classes) > additive.score(X, classes) + 0.05
 
 
-def test_counts_with_pairs_answer_from_any_groups() -> None:
-    X, y = interacting(2000, 4)
-    counts = np.random.default_rng(0).poisson(np.exp(np.clip(y, -2, 2)))
-    found = AnytimeRegressor(family="poisson", pairs=3).fit(X, counts)
-    prediction = opened(found.model_, {name: X[0, [int(name[1:])]] for name in found.model_.places})
-    assert prediction.answer(policy="arrived").prediction == pytest.approx(found.predict(X[:1])[0])
-
-
 def test_weights_and_folds_reach_the_screening() -> None:
     X, y = interacting(3000, 5)
     y[2000:] = X[2000:, 6] * X[2000:, 7] * 20
@@ -412,22 +407,6 @@ def test_weights_and_folds_reach_the_screening() -> None:
 )
 def test_invalid_pairs_are_one_clear_error(method: str, options: dict[str, Any], why: str) -> None:
     assert_refused(lambda: getattr(AnytimeRegressor(**options), method)(*interacting(50, 0)), why, error=TrainingError)
-
-
-def test_products_too_large_to_square_are_named() -> None:
-    X, y = interacting(500, 0)
-    y = y + X[:, 2] * X[:, 3] * 10
-    X[:, 2:4] *= 1e90
-    assert_refused(
-        lambda: AnytimeRegressor(pairs=1).fit(X, y),
-        "X: column 'x2 * x3' holds values that are infinite or too large to square",
-    )
-
-
-def test_a_table_without_pairs_to_choose_from_trains_as_before() -> None:
-    X, y = interacting(100, 0)
-    with_pairs, plain = (AnytimeRegressor(pairs=pairs).fit(X[:, :1], y) for pairs in (5, None))
-    np.testing.assert_array_equal(with_pairs.coef_, plain.coef_)
 
 
 # The command line.
@@ -479,33 +458,10 @@ def test_constant_products_do_not_count_as_informative(desk: Path, capsys: Captu
     frame.to_parquet("train.parquet")
     out = output(capsys, *TRAIN, "--pairs", "1")
     model = load("m.safetensors")
-    constant = model.terms.features.index("a1=z * b0=y")
-    assert model.prefixes.mean[constant] == 0.0
+    assert model.prefixes.mean[model.terms.features.index("a1=z * b0=y")] == 0.0
     # a0, c0 and three levels of each of a1 and b0; last levels, which the others determine, are not listed
     assert "4 columns, 8 terms: 8 informative, 0 constant, 0 collinear with others" in out
     assert "pairs: 'a1 * b0' (4 terms)" in out
-
-
-def test_auto_and_a_likelihood_and_a_stopping_rule(desk: Path) -> None:
-    assert main([*TRAIN, "--pairs", "auto", "--validation", "test.parquet"]) == 0
-    assert len(load("m.safetensors").groups.pairs) >= 2
-    binary = [word.replace("y", "up") if word == "y" else word for word in TRAIN]
-    assert main([*binary, "--pairs", "2", "--family", "binomial", "--alpha", "0.01"]) == 0
-    model = load("m.safetensors")
-    assert [tuple(side.column for side in pair) for pair in model.groups.pairs] == [("a0", "a1"), ("a0", "b0")]
-
-
-def test_other_commands_handle_pairs_or_refuse_them_in_one_line(desk: Path, capsys: Capture) -> None:
-    assert main([*TRAIN, "--pairs", "2"]) == 0
-    for name, *options in (
-        ["evaluate", "test.parquet"],
-        ["export", "--to", "json"],
-        ["resequence", "--without", "c", "--out", "n.safetensors"],
-    ):
-        assert main([name, "m.safetensors", *options]) == 0
-    assert load("n.safetensors").groups.pairs == load("m.safetensors").groups.pairs
-    output(capsys, "certify", "m.safetensors", "--out", "c.safetensors")
-    assert load("c.safetensors").manifest.certificate is not None
 
 
 def test_a_groups_file_states_pairs_for_moments_of_several_tables(desk: Path, capsys: Capture) -> None:

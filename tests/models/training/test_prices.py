@@ -12,7 +12,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, load
 from anytime.cli.main import main
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
-from anytime.groups import load_groups, singletons
+from anytime.groups import ColumnBasis, load_groups, singletons
 from anytime.target import Target
 from anytime.training import prices
 from anytime.training.options import Options
@@ -90,7 +90,7 @@ def test_the_size_counts_the_most_levels_and_a_middle_number_of_hinges() -> None
         (Target("regression", ("y",)), 200_000, 200, True),
     ],
 )
-def test_levels_of_numbers_are_candidates_unless_a_likelihood_takes_long(
+def test_levels_of_numbers_and_finer_curves_are_candidates_unless_a_likelihood_takes_long(
     target: Target, rows: int, count: int, kept: bool
 ) -> None:
     target = replace(target, family_name="binomial") if target is BINARY else target
@@ -104,6 +104,16 @@ def test_levels_of_numbers_are_candidates_unless_a_likelihood_takes_long(
     assert [text.startswith("numbers have no levels next to their curves: 200 more") for text in said] == [True] * (
         not kept
     )
+    finer = groups.with_bases({**groups.bases, "x1": ColumnBasis(basis="auto", knots=tuple(range(63)), levels=())})
+    found, said = affordable_levels(target, Options(), Expansion.of(finer), rows, 5)
+    first, second = (column.basis for column in Expansion.of(found).columns[:2])
+    assert (found == finer) == (kept and second.choices[-1] == 63)
+    assert kept or second.choices[-1] == 7, "finer curves are the first that are left out"
+    assert first.points == (tuple(values) if kept else ())
+    assert [text.split(":")[0] for text in said] == [
+        *["numbers have no finer curves"] * (second.choices[-1] == 7),
+        *["numbers have no levels next to their curves"] * (not kept),
+    ]
 
 
 @pytest.mark.parametrize("field", [name for name in Size._fields if name != "selected"])
@@ -118,7 +128,6 @@ def test_more_of_anything_takes_no_less_time(field: str) -> None:
     [
         (100, 300, "auto", False),
         (300, 300, "auto", True),
-        (1500, 300, "auto", True),
         (300, 300, "hinge", False),
         (150, 20_000, "auto", False),
         (400, 2_000, "auto", True),

@@ -139,12 +139,6 @@ def test_after_what_is_forced_the_rest_is_the_best_for_its_cost(forced: tuple[st
     assert own[: len(taken)] != taken, "what is forced is not what would have come first"
 
 
-def test_the_own_first_steps_forced_change_nothing() -> None:
-    model = trained()
-    first = tuple(step.group for step in model.manifest.steps[:2])
-    check_same(resequence(model, changes=Changes(first=first)), model)
-
-
 def test_groups_stay_first_until_they_are_placed_otherwise_or_left_out() -> None:
     led = resequence(trained(), changes=Changes(first=("e", "c")))
     assert led.manifest.first == ("e", "c")

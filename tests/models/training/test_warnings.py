@@ -44,6 +44,15 @@ def test_prefixes_worse_than_the_base_rate_are_named_with_the_budget_to_answer_w
     assert "answer by the policy best or" in text
 
 
+def test_prefixes_that_all_predict_nearly_exactly_are_not_worse_than_each_other() -> None:
+    rng = np.random.default_rng(1)
+    X = pd.DataFrame(rng.normal(size=(60, 30)), columns=[f"x{j}" for j in range(30)])
+    y = X["x0"] + X["x1"]
+    noise = rng.normal(size=60)
+    assert not any("worse at" in each for each in said(X, y + 3e-5 * noise, alpha=1e-9, cv=5))
+    assert any("worse at" in each for each in said(X, y + 0.3 * noise, alpha=1e-9, cv=5))
+
+
 def test_largest_penalties_are_a_warning_with_remedies() -> None:
     rng = np.random.default_rng(2)
     X = pd.DataFrame(rng.normal(size=(80, 20)), columns=[f"x{j}" for j in range(20)])

@@ -82,7 +82,7 @@ def test_without_its_package_a_library_is_a_problem_that_says_so(
     service: Running, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(pages, "distribution", Mock(side_effect=PackageNotFoundError))
-    monkeypatch.setattr(pages, "library_asset", pages.library_asset.__wrapped__)
+    monkeypatch.setattr(pages, "assets", pages.assets.__wrapped__)
     problem = problem_in(service.get(f"/console/{name}"), 404)
     assert f"{pages.LIBRARIES[name][0]} is not installed" in problem["detail"]
 

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime_service.schemas.values import DATATYPES
+from anytime_service.schemas.messages import DATATYPES
 from anytime_service.settings import Settings
 from models.test_names import GROUPS, frame, model
 from service.inferring import (

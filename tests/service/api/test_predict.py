@@ -405,13 +405,13 @@ def test_a_line_that_cannot_be_is_a_problem_that_names_it(
 def test_a_long_line_counts_as_stored_while_it_waits_for_its_turn(model: Model) -> None:
     app = create_app(ModelRegistry.of([model]), PLAIN_SETTINGS)
     core, stored, long = app.state.service, list[int](), OF["hog"].ljust(2 * AT_ONCE) + b"\n"
-    turn = core.turn
+    turn = core.turns.turn
 
     async def observed(size: int) -> None:
         stored.append(core.memory.bytes - size)
         await turn(size)
 
-    core.turn = observed
+    core.turns.turn = observed
     with running(app, PLAIN_SETTINGS) as service:
         assert service.post_to("/predict", content=2 * long, headers=AS_LINES).status_code == 200
         until(lambda: core.memory.bytes == 0)

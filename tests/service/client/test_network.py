@@ -522,6 +522,19 @@ def test_answers_for_unknown_ids_are_ignored_and_errors_without_an_id_are_logged
     assert "no such thing" in caplog.text
 
 
+def test_the_refusal_of_a_group_that_was_never_sent_is_that_of_the_prediction() -> None:
+    problem = {"title": "Invalid value", "detail": "an odd group", "status": 422, "field": "groups.other"}
+
+    def refusing(frame: Mapping[str, Any]) -> bytes:
+        if frame.get("overload") == "prior":  # by which the client learns the base rate
+            return answer_to(frame)
+        return msgspec.msgpack.encode({"type": "error", "id": frame["id"], "problem": problem})
+
+    refused = pytest.raises(ProblemError, match="an odd group")
+    with fake(replying(refusing)) as url, Client(url) as client, refused:
+        client.run(EXTRACTORS, VALUES, LONG_MS)
+
+
 def test_the_number_of_abandoned_predictions_is_bounded() -> None:
     async def silent(socket: ServerConnection) -> None:
         async for frame in frames(socket):

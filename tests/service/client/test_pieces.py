@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import copy
-import copyreg
 import random
 import sys
 import threading
@@ -34,7 +32,7 @@ from anytime_service.client import (
     ProblemError,
     engine,
 )
-from anytime_service.client.engine import FEW, MAX_MARGIN_MS, MAX_OUTCOMES, Call, Connection, K, NetworkMargin, Throttle
+from anytime_service.client.engine import FEW, MAX_MARGIN_MS, Call, Connection, K, NetworkMargin, Throttle
 from anytime_service.client.messages import problem_of, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import Network, certificates, proxy_of, without_password
@@ -103,24 +101,26 @@ def test_the_margin_is_at_most_half_of_the_time() -> None:
 
 
 def call(seconds: float) -> Call:
-    """A call without a deadline on no server."""
+    """A call without a deadline, on a connection to nobody."""
     connection = Connection(Network("http://127.0.0.1:9", None, 1.0))
+    connection._socket = object()  # type: ignore[assignment]
     return Call(connection, PredictionOptions(), time.perf_counter() + seconds)
 
 
-def refusal(number: int) -> ProblemError:
-    return ProblemError(422, "Invalid", str(number), "groups.hog")
-
-
-async def test_replies_are_returned_in_order_until_the_deadline() -> None:
+async def test_the_first_reply_is_returned_until_the_deadline() -> None:
     answer = Prediction(likelihood_model("poisson")).answer()
-    waiting, late = call(20), call(-1)
-    asyncio.get_running_loop().call_later(0.01, waiting.receive, answer)
-    waiting.receive(refusal(0))
-    assert [str(await waiting._next()), await waiting._next()] == ["0 (422)", answer]
+    refusal = ProblemError(422, "Invalid", "too wide", "groups.hog")
+    for replies in ((answer, refusal), (refusal, answer)):
+        waiting = call(20)
+        for reply in replies:
+            asyncio.get_running_loop().call_later(0.01, waiting.receive, reply)
+        refused = pytest.raises(ProblemError, match="too wide") if replies[0] is refusal else nullcontext()
+        with refused:
+            assert await waiting.answer(accepts_overload=True) is answer
+    late = call(-1)
     late.receive(answer)
-    assert await late._next() is answer, "it had arrived"
-    assert await call(0.05)._next() is None
+    assert await late.answer(accepts_overload=True) is answer, "it had arrived"
+    assert await call(0.05).answer(accepts_overload=True) is None
 
 
 def test_a_timer_that_fires_early_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,20 +133,13 @@ def test_a_timer_that_fires_early_is_set_again(monkeypatch: pytest.MonkeyPatch) 
         loop = asyncio.get_running_loop()
         set_timer = loop.call_later
         monkeypatch.setattr(loop, "call_later", lambda s, *f: waits.append(s) or set_timer(s, *f))  # type: ignore[func-returns-value]
-        waiting = asyncio.create_task(early._next())
+        waiting = asyncio.create_task(early.answer(accepts_overload=True))
         await until_async(lambda: waits.count(0.02) > 1, "the timer fired while its time had not come")
         assert not waiting.done()
         now = 0.02
         assert await waiting is None
 
     asyncio.run(main())
-
-
-def test_a_call_stores_only_the_latest_unread_replies() -> None:
-    flooded = call(20)
-    for number in range(3 * MAX_OUTCOMES):
-        flooded.receive(refusal(number))
-    assert len(flooded._outcomes) == MAX_OUTCOMES
 
 
 @pytest.mark.parametrize("details", [None, [], "text", {}, {"status": "odd", "detail": 7, "field": ["x"]}])
@@ -170,16 +163,9 @@ def test_a_retry_after_is_read_if_it_is_a_number(header: str, seconds: float | N
         ProblemError(429, "Too many", "wait", "rows", type="urn:x", retry_after_s=2.0),
     ],
 )
-def test_an_error_can_be_raised_again_where_a_package_has_replaced_its_pickling(
-    error: ClientError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> str:
-        raise TypeError("not safe")
-
-    monkeypatch.setitem(copyreg.dispatch_table, type(error), refuse)
-    copied = copy.copy(error)
-    assert copied is not error
-    assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
+def test_the_arguments_of_an_error_make_the_same_error_for_another_caller(error: ClientError) -> None:
+    same = type(error)(*error.args)
+    assert (str(same), vars(same)) == (str(error), vars(error))
 
 
 # The client sends fewer requests to a server that refuses them, and more after the overload.

@@ -15,13 +15,26 @@ import pytest
 from anytime.inference.prediction import Prediction
 from anytime_service.client.errors import OVERLOADED
 from benchmarks.load.predictions import REFUSED, STALLED, LoadPrediction, faults
-from drills.calls import AnswerRecord, Call, inputs
 from drills.clients import ClientReport
+from drills.cluster import Footprint, leaks
 from drills.drill import broken_promises, client_leaks, inconclusive, too_few, unexpected
-from drills.judging import Figures, Oracle, Outcome, Served, Stalls, figures, outcome, recovery_s
+from drills.judging import (
+    AnswerRecord,
+    Call,
+    Figures,
+    Oracle,
+    Outcome,
+    Served,
+    Stalls,
+    Trial,
+    faults_of,
+    figures,
+    inputs,
+    outcome,
+    recovery_s,
+    unexpected_replies,
+)
 from drills.load import trend
-from drills.machine import Footprint, leaks
-from drills.trials import Trial, faults_of, unexpected_replies
 from service.serving import small_model
 
 NOTE = "no answer arrived before the deadline; this is the base rate, since no update arrived"

@@ -11,11 +11,17 @@ import pytest
 
 from anytime_service.clock import now_ms
 from anytime_service.limits.admission import Admission, measure_cycles
-from service.loop_model import POST, STREAM, LoopModel, Work
+from service.loop_model import POST, STREAM, WAITING, LoopModel, Work
 from service.loops import LOOPS
 from waiting import until_async
 
-KINDS = {"post": (POST, 20.0), "stream": (STREAM, 20.0), "short": (STREAM, 5.0), "long": (STREAM, 100.0)}
+KINDS = {
+    "post": (POST, 20.0),
+    "waiting": (WAITING, 20.0),
+    "stream": (STREAM, 20.0),
+    "short": (STREAM, 5.0),
+    "long": (STREAM, 100.0),
+}
 
 HEAVY = Work(begin=0.12, group=0.085, groups=10, answer=0.2, refuse=0.05)
 """As by WebSocket on a slow core: ten that last 18 ms are 70% of what it can do."""
@@ -116,7 +122,7 @@ def test_waiting_requests_count_by_the_mean_duration_of_a_turn() -> None:
     assert 3.5 < admission.predicted_ms(now) <= 4.0
     for waiting, admits, retry_after_s in ((0, True, 1), (2, True, 1), (3, False, 1), (1_000, False, 2)):
         admission.waiting = waiting
-        assert (admission.admits(now), admission.retry_after_s(now)) == (admits, retry_after_s)
+        assert (admission.admits(now), admission.retry_after_s()) == (admits, retry_after_s)
 
 
 def test_a_loop_that_always_works_is_as_busy_as_its_cycles_say_from_the_start() -> None:

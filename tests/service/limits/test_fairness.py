@@ -26,10 +26,9 @@ from anytime.testing import FakeClock
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import OverloadedError
-from anytime_service.limits import queues, turns
-from anytime_service.limits.queues import TimeoutQueue
+from anytime_service.limits import turns
 from anytime_service.limits.table import PAGES
-from anytime_service.limits.turns import AT_ONCE, SLACK_MS, DeadlineTimer, FairQueue, Turns
+from anytime_service.limits.turns import AT_ONCE, SLACK_MS, DeadlineTimer, FairQueue, TimeoutQueue, Turns
 from anytime_service.limits.worker import Slot, Worker
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.options import PredictionOptions
@@ -128,8 +127,7 @@ def test_a_connection_that_closes_while_it_is_rate_limited_affects_no_other(serv
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """A clock that only work moves: the machine may pause."""
     clock = FakeClock(1000.0)
-    for module in (queues, turns):
-        monkeypatch.setattr(module, "now_ms", lambda: clock.ms)
+    monkeypatch.setattr(turns, "now_ms", lambda: clock.ms)
     return clock
 
 

@@ -15,13 +15,12 @@ from anytime_service.core.service import PredictionService
 from anytime_service.errors import HeadTooLargeError
 from anytime_service.http.exchange import STORE_REPLY, Reply
 from anytime_service.keys import KeyRing
-from anytime_service.limits.queues import TTLCache
 from anytime_service.limits.table import BASE_RATE_BYTES, BASE_RATES, FIELDS, HEADERS, NAME_LENGTH, NAMES, TABLE
+from anytime_service.limits.turns import TTLCache
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import find
-from anytime_service.server import shedding
+from anytime_service.server.connections import BASE_RATES_MS, LoadShedding
 from anytime_service.server.requests import MAX_CHUNKS, Body, Head
-from anytime_service.server.shedding import LoadShedding
 from anytime_service.settings import Settings
 from guides import ROOT
 from models.present import present
@@ -129,7 +128,7 @@ def test_solved_sets_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(shedding, "now_ms", lambda: now[0])
+    monkeypatch.setattr("anytime_service.server.connections.now_ms", lambda: now[0])
     shed = LoadShedding(PredictionService(ModelRegistry.of([small_model()]), SETTINGS), KeyRing())
     route = present(find("POST", "/predict")[0])
     size = int(BASE_RATE_BYTES) - len("/predict")
@@ -152,6 +151,6 @@ def test_stored_base_rates_are_bounded_in_number_bytes_and_age(monkeypatch: pyte
     for i in range(2 * int(BASE_RATES)):
         store(i, size)
     assert stored(2 * int(BASE_RATES)) == int(BASE_RATES)
-    now[0] += shedding.BASE_RATES_MS + 1.0
+    now[0] += BASE_RATES_MS + 1.0
     store(9_000, size)
     assert stored(9_000) == 1

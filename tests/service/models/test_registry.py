@@ -159,15 +159,6 @@ def test_what_cannot_be_loaded_again_is_said(tmp_path: Path) -> None:
         reloaded(ModelRegistry.of([small_model()]))
 
 
-def test_a_registry_cannot_be_changed(tmp_path: Path) -> None:
-    small_model("a").save(tmp_path / "a.safetensors")
-    loaded = load_registry([tmp_path])
-    registries: list[Any] = [loaded, reloaded(loaded), reloaded(loaded, "a")]
-    for registry in registries:
-        with pytest.raises(TypeError):
-            registry.models["other"] = ()
-
-
 def test_hidden_files_of_a_folder_are_no_models(tmp_path: Path) -> None:
     small_model().save(tmp_path / "m.safetensors")
     (tmp_path / "._m.safetensors").write_bytes(b"what macOS adds to archives")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, get_type_hints
 
 import msgspec
@@ -12,13 +13,16 @@ import pytest
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.limits.table import FIELDS
 from anytime_service.schemas.codecs import JSON, MSGPACK, Form
+from anytime_service.schemas.codecs import read as read_message
 from anytime_service.schemas.messages import (
+    GROUPS,
+    REQUEST,
+    SESSION,
     ListLimits,
     PredictRequest,
+    count_rows,
+    read_body,
     read_frame,
-    read_groups,
-    read_request,
-    read_session,
 )
 from anytime_service.schemas.oip import read_infer
 from anytime_service.schemas.options import (
@@ -31,7 +35,6 @@ from anytime_service.schemas.options import (
     read_query,
     stated_in,
 )
-from anytime_service.schemas.values import count_rows
 
 MANY = int(FIELDS) + 1
 
@@ -74,15 +77,22 @@ def test_rows_of_values_are_counted_even_if_they_are_invalid(values: Any, rows: 
 LIMITS = ListLimits(1 << 20, 50_000)
 
 
-def body(form: Form, content: bytes) -> Any:
-    return read_request(form, content, LIMITS)
+def body(form: Form, content: bytes, types: Any = REQUEST) -> Any:
+    return read_body(form, content, LIMITS, types)
 
 
-def groups(form: Form, content: bytes) -> Any:
-    return read_groups(form, content, LIMITS)
+groups = partial(body, types=GROUPS)
 
 
-TWICE = {
+def frame(form: Form, content: bytes) -> Any:
+    return read_frame(form, content, LIMITS)
+
+
+def session(form: Form, content: bytes) -> Any:
+    return read_message(form, SESSION[form.name], content)
+
+
+TWICE: dict[str, tuple[Any, str]] = {
     "groups": (body, '{"groups": {"speed": [1]}, "groups": {"speed": [2]}}'),
     "a group": (body, '{"groups": {"speed": [1], "speed": [2]}}'),
     "an escaped group": (body, '{"groups": {"speed": [1], "sp\\u0065ed": [2]}}'),
@@ -90,20 +100,11 @@ TWICE = {
     "an option": (body, '{"rows": 1, "groups": {}, "rows": 1}'),
     "an option that is its default": (body, '{"explain": true, "groups": {}, "explain": false}'),
     "a group of a session": (groups, '{"speed": [1], "speed": [2]}'),
-    "a session's model": (read_session, '{"model": "a", "model": "b"}'),
-    "a value of a message": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}',
-    ),
-    "an id": (lambda form, content: read_frame(form, content, LIMITS), '{"type": "end", "id": 1, "id": 2}'),
-    "a deadline": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "begin", "id": 1, "deadline_ms": 5, "deadline_ms": 50}',
-    ),
-    "a default of a message": (
-        lambda form, content: read_frame(form, content, LIMITS),
-        '{"type": "begin", "id": 1, "budget": 5, "budget": null}',
-    ),
+    "a session's model": (session, '{"model": "a", "model": "b"}'),
+    "a value of a message": (frame, '{"type": "group", "id": 1, "group": "speed", "values": [1], "values": [2]}'),
+    "an id": (frame, '{"type": "end", "id": 1, "id": 2}'),
+    "a deadline": (frame, '{"type": "begin", "id": 1, "deadline_ms": 5, "deadline_ms": 50}'),
+    "a default of a message": (frame, '{"type": "begin", "id": 1, "budget": 5, "budget": null}'),
     "inputs": (lambda _, content: read_infer(content, LIMITS), '{"inputs": [], "inputs": []}'),
     "a parameter": (
         lambda _, content: read_infer(content, LIMITS),
@@ -137,12 +138,9 @@ def packed(pairs: list[tuple[str, Any]]) -> bytes:
         (body, packed([("groups", packed([("speed", [1.0]), ("speed", [2.0])]))])),
         (body, packed([("groups", {"speed": [1.0]}), ("groups", {"speed": [2.0]})])),
         (groups, packed([("speed", [1.0]), ("speed", [2.0])])),
-        (
-            lambda form, content: read_frame(form, content, LIMITS),
-            packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])]),
-        ),
-        (lambda form, content: read_frame(form, content, LIMITS), packed([("type", "end"), ("id", 1), ("id", 2)])),
-        (read_session, packed([("rows", 1), ("rows", 2)])),
+        (frame, packed([("type", "group"), ("id", 1), ("group", "speed"), ("values", [1.0]), ("values", [2.0])])),
+        (frame, packed([("type", "end"), ("id", 1), ("id", 2)])),
+        (session, packed([("rows", 1), ("rows", 2)])),
     ],
 )
 def test_a_key_twice_in_messagepack_is_an_error(read: Any, content: bytes) -> None:
@@ -153,13 +151,13 @@ def test_a_key_twice_in_messagepack_is_an_error(read: Any, content: bytes) -> No
 @pytest.mark.parametrize(
     ("read", "content"),
     [
-        (read_request, '{"groups": {"a:b": [1], "c": ["x:y", "groups"]}, "explain": false, "model": null}'),
-        (read_groups, '{"a": ["\\"a\\": 1"], "groups": [1]}'),
-        (read_frame, '{"type": "group", "id": "a:1", "group": "g", "values": [":", "::"], "took_ms": null}'),
+        (body, '{"groups": {"a:b": [1], "c": ["x:y", "groups"]}, "explain": false, "model": null}'),
+        (groups, '{"a": ["\\"a\\": 1"], "groups": [1]}'),
+        (frame, '{"type": "group", "id": "a:1", "group": "g", "values": [":", "::"], "took_ms": null}'),
     ],
 )
 def test_colons_in_text_are_no_keys(read: Any, content: str) -> None:
-    read(JSON, content.encode(), LIMITS)
+    read(JSON, content.encode())
 
 
 # Options of a prediction: what is in a query and what in a body.

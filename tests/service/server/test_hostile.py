@@ -22,7 +22,7 @@ from drills.attacks.bodies import BOMBS
 from drills.attacks.frames import HANDSHAKES, NONSENSE, open_websocket, send_frames, send_handshake
 from drills.attacks.malformed import AMBIGUOUS, OTHER_PROTOCOLS, ROUTES, TRICKS, UPGRADES, get_request, send_ambiguous
 from drills.attacks.wire import connect, receive, request, send_all
-from drills.trials import unexpected_replies
+from drills.judging import unexpected_replies
 from service.serving import VALUES, Running, expected, logged, problem_in, run_service, timeless, trained_model
 from waiting import until
 

@@ -178,7 +178,7 @@ def stage(name, function):
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a shell may have run the tests by nohup
 registry.load_registry = stage("load", registry.load_registry)
-run.build_server = stage("server", run.build_server)
+run.Server.__init__ = stage("server", run.Server.__init__)
 real = run.Server.startup, run.Server.shutdown, run.Server._reload_models, run.single_blas_thread
 
 async def startup(self, sockets=None):

@@ -20,8 +20,7 @@ import pytest
 
 from anytime_service.client import Client
 from anytime_service.errors import CertificateError
-from anytime_service.server.run import build_server
-from anytime_service.server.tls import TLSContext, reload_certificates, tls_context
+from anytime_service.server.run import Server, TLSContext, reload_certificates, tls_context
 from anytime_service.settings import Settings
 from models.present import present
 from service.certificates import Certificate, certificate
@@ -114,7 +113,7 @@ def test_an_invalid_file_is_a_one_line_error_before_the_server_listens(
     ]
     for reported, words in wrong:
         with pytest.raises(CertificateError) as refused:
-            build_server(small_app, Settings(**reported))
+            Server(small_app, Settings(**reported))
         assert words in str(refused.value)
         assert not any(never in repr(refused.value) for never in ("\\n", PASSWORD))
     unlocked: dict[str, Any] = {"ssl_keyfile_password": PASSWORD}

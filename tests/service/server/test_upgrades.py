@@ -21,7 +21,7 @@ from websockets.frames import Frame, Opcode
 from anytime_service.api.openapi import AnytimeAPI
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
-from anytime_service.server.run import Server, build_server
+from anytime_service.server.run import Server
 from anytime_service.settings import Settings
 from drills.attacks.frames import HANDSHAKES
 from drills.attacks.wire import connect, receive, send_all
@@ -105,7 +105,7 @@ def server(runner: asyncio.Runner) -> Server:
     """A server that does not listen: its connections are made here."""
 
     async def build() -> Server:
-        server = build_server(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS)
+        server = Server(create_app(ModelRegistry.of([MODEL]), SETTINGS), SETTINGS)
         server.config.load()
         return server
 

@@ -17,7 +17,6 @@ from anytime.inference.prediction import Answer, Settled
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, UnknownSessionError
-from anytime_service.limits import queues
 from anytime_service.limits.memory import Account
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.codecs import MSGPACK
@@ -50,7 +49,7 @@ async def begun(sessions: MemorySessions, rows: int | None = 1) -> MemorySession
 
 async def test_a_session_that_is_not_used_expires_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=-1e6)  # before the end of every slice of a turn
-    monkeypatch.setattr(queues, "now_ms", lambda: clock.now)
+    monkeypatch.setattr("anytime_service.limits.turns.now_ms", lambda: clock.now)
     sessions = MemorySessions(10, ttl_s=60)
     session = await begun(sessions)
     for _ in range(2):

@@ -427,7 +427,7 @@ async def test_a_session_is_answered_by_the_version_it_began_with_or_not_at_all(
     newer = changed(MODEL, version="v2")
     async with session() as (name, a, b):
         b.service.registry = ModelRegistry.of([newer])
-        b.models = b.store._models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
+        b.models = b.store.models = ModelVersions(lambda: b.service.registry, retain_s=60, max_rows=MAX_ROWS)
         for request in (post_groups(b.store, name, VALUES), answered(b.store, name), b.wait(name)):
             with pytest.raises(MissingVersionError, match=r"'brake' in version 'v1'.*another replica"):
                 await request

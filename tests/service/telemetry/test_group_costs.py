@@ -14,6 +14,7 @@ import pytest
 from anytime.cli.main import main
 from anytime.estimators import AnytimeRegressor
 from anytime.groups import load_groups
+from anytime.inference.prediction import Prediction
 from anytime.loaded import load
 from anytime_service.client import Client
 from anytime_service.client.engine import Call, Connection
@@ -26,7 +27,18 @@ from anytime_service.settings import Settings
 from models.commands import Capture, ran, refusal
 from service.in_session import begin, post_groups
 from service.inferring import infer, tensors
-from service.serving import EXTRACTORS, GROUPS, LINES, VALUES, Running, chunk, lines_of, rows_of, run_service
+from service.serving import (
+    EXTRACTORS,
+    GROUPS,
+    LINES,
+    VALUES,
+    Running,
+    chunk,
+    lines_of,
+    rows_of,
+    run_service,
+    small_model,
+)
 from service.slowness import SLOW_S, slow
 from waiting import WAIT_S, until
 
@@ -123,7 +135,7 @@ async def test_values_are_sent_late_only_where_the_prediction_may_be_open_on_the
     call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
     assert connection._unsent.empty(), "the prediction never began"
     connection._socket = call.socket = object()  # type: ignore[assignment]
-    call.id, call.answered = 7, answered
+    call.id, call.result = 7, Prediction(small_model()).answer() if answered else None
     call.send_late("hog", encode_values("hog", [1.0, 2.0]), 8.5)
     frame = msgspec.msgpack.decode(connection._unsent.get_nowait())
     assert frame == {"type": "group", "id": 7, "group": "hog", "values": expected, "took_ms": 8.5}

@@ -25,6 +25,7 @@ from anytime_service.http.responses import problem_of
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.problem import MEDIA_TYPE
 from anytime_service.settings import Settings
+from anytime_service.telemetry import logs
 from anytime_service.telemetry.context import RequestContext, new_ids, on_behalf_of, trace_of
 from anytime_service.telemetry.logs import (
     MAX_LINES,
@@ -362,10 +363,11 @@ def record_of(line: int, level: int = logging.WARNING) -> logging.LogRecord:
 
 
 def test_warnings_are_limited_by_their_place_in_the_code_and_again_let_through_after_a_while(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time_s = 0.0
-    limited = RateLimitFilter(lambda: time_s)
+    monkeypatch.setattr(logs, "monotonic", lambda: time_s)
+    limited = RateLimitFilter()
     assert [limited.filter(record_of(1)) for _ in range(MAX_LINES + 3)] == [True] * MAX_LINES + [False] * 3
     assert limited.filter(record_of(2)), "another place"
     assert all(limited.filter(record_of(1, logging.INFO)) for _ in range(100)), "information is not limited"

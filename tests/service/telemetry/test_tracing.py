@@ -223,6 +223,11 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_variable(environment: dict
         collector(environment)
 
 
+def test_the_protocol_of_traces_has_priority() -> None:
+    stated = {"ENDPOINT": "http://c:4318", "PROTOCOL": "grpc", "TRACES_PROTOCOL": "http/protobuf"}
+    assert collector({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in stated.items()}) == "http://c:4318"
+
+
 def test_without_the_packages_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:4318")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

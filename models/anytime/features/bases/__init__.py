@@ -5,6 +5,7 @@ To add one, write a class like the others in a new file, and register it below.
 
 from anytime.features.bases.basis import (
     BASES,
+    CHEAPER,
     LEVEL_ROWS,
     MIN_LEVEL_ROWS,
     MIN_MISSING,
@@ -26,15 +27,18 @@ from anytime.features.bases.basis import (
 from anytime.features.bases.categories import Categories
 from anytime.features.bases.cyclic import Cyclic
 from anytime.features.bases.date import Date
-from anytime.features.bases.hinge import Hinge, Octiles
+from anytime.features.bases.hinge import FINEST, OCTILES, Hinge, Octiles
 from anytime.features.bases.polynomial import Polynomial
 
 __all__ = [
     "BASES",
+    "CHEAPER",
+    "FINEST",
     "LEVEL_ROWS",
     "MIN_LEVEL_ROWS",
     "MIN_MISSING",
     "NUMERIC",
+    "OCTILES",
     "UNSTATED",
     "Basis",
     "Choice",

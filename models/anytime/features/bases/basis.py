@@ -162,13 +162,18 @@ class Choice(NamedTuple):
     """What cross-validation selects of the bases of all columns; None of what it does not select.
 
     `size` is the number of hinges, `clamp` whether lines are clamped as curves are, `levels` the least number of rows
-    of a level of numbers next to their curve, 0 for no such levels, and `level_rows` that of a level of text.
+    of a level of numbers next to their curve, 0 for no such levels, and `level_rows` that of a level of text. Levels
+    without a size have no finer curves.
     """
 
     size: int | None = None
     clamp: bool | None = None
     levels: int | None = None
     level_rows: int | None = None
+
+
+CHEAPER = (Choice(levels=min(LEVEL_ROWS)), Choice(levels=0))
+"""To select from curves without finer ones, and without levels of numbers, too."""
 
 
 class Basis(ABC):
@@ -190,8 +195,6 @@ class Basis(ABC):
         Fields of its own in a groups file, which are learned where they are absent.
     clamp : Clamp
         The default clamp of numbers, that of dates being 0; None if values are never clamped.
-    choices : tuple[int, ...]
-        K that cross-validation selects from; empty if it selects nothing.
     line : Literal["own", "same"] | None
         Where it selects between a clamp and a line without one: whether that line is a term of its own, or the same,
         because no training row is outside the clamp.
@@ -210,7 +213,6 @@ class Basis(ABC):
     default: ClassVar[float | None] = 0
     parts: ClassVar[frozenset[str]] = frozenset()
     clamp: ClassVar[Clamp] = "off"
-    choices: ClassVar[tuple[int, ...]] = ()
     line: Literal["own", "same"] | None = None
     level_rows: tuple[int, ...] = ()
     points: tuple[float, ...] = ()
@@ -239,6 +241,11 @@ class Basis(ABC):
     @abstractmethod
     def terms(self) -> list[Term]:
         """Return the terms of the column."""
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Return the K that cross-validation selects from, ascending; none if it selects nothing."""
+        return ()
 
     @property
     def reader(self) -> Reader | None:

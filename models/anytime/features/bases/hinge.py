@@ -10,7 +10,17 @@ import numpy as np
 
 from anytime.errors import GroupsError
 from anytime.features import operations
-from anytime.features.bases.basis import NUMERIC, Basis, Choice, Clamp, ColumnSample, Kind, Linear, suffixes
+from anytime.features.bases.basis import (
+    MIN_LEVEL_ROWS,
+    NUMERIC,
+    Basis,
+    Choice,
+    Clamp,
+    ColumnSample,
+    Kind,
+    Linear,
+    suffixes,
+)
 from anytime.features.bases.categories import MAX_LEVELS
 from anytime.features.operations import LINE, VALUE, Level, Term, distinct_values
 from anytime.groups import ColumnBasis
@@ -20,6 +30,12 @@ COMMON_SHARE = 0.1
 """A value that more than this share of the rows have gets an indicator."""
 MAX_INDICATORS = 5
 
+OCTILES, FINEST = 7, 63
+"""Number of knots of basis `auto`, and of its finer curves."""
+
+TESTED_ROWS = 10_000
+"""Rows from which only some, about as many, show whether a curve needs to be finer."""
+
 MIN_SHARED = 0.5
 """Share of the rows without a common value that the levels next to a curve must have."""
 
@@ -27,8 +43,8 @@ ROUNDING = 1e-12
 """Share of the variance of a response below which the variance at equal values is rounding."""
 
 CLEAR, GAIN = 4.0, 0.002
-"""What levels next to a curve explain in the sample: standard deviations above what they explain by chance, and share
-of the variance of the responses beyond that."""
+"""What levels next to a curve, or finer curves, explain in the sample: standard deviations above what they explain by
+chance, and share of the variance of the responses beyond that."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +78,10 @@ class Hinge(Basis):
             if knots is None and levels is None and len(different.values) <= 2:
                 return cls(K, (), ())  # all terms but the column itself are collinear with it
             knots = cls._knots(K, sample, different) if knots is None else knots
-        ordered = tuple(sorted(knots if cls.choices else {*knots}))
-        if given.knots is not None and (knots != ordered or (cls.choices and len(knots) not in (0, K))):
-            raise GroupsError(
-                f"its knots are {list(knots)}; expected {'seven octiles' if cls.choices else 'different numbers'} in "
-                "ascending order"
-            )
+        ordered = tuple(sorted({*knots} if cls.sizes else knots))
+        if given.knots is not None and (knots != ordered or not (cls.sizes or len(knots) in (0, K))):
+            expected = "different numbers" if cls.sizes else f"{OCTILES} octiles, or {FINEST} quantiles,"
+            raise GroupsError(f"its knots are {list(knots)}; expected {expected} in ascending order")
         if levels is None:
             return cls._with_levels(K, ordered, sample, different)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels):
@@ -85,7 +99,7 @@ class Hinge(Basis):
 
     def described(self) -> ColumnBasis:
         own: dict[str, Any] = {} if self.line is None else {"line": self.line}
-        name = self.name if self.choices else f"{self.name}:{self.size}"
+        name = f"{self.name}:{self.size}" if self.sizes else self.name
         return ColumnBasis(basis=name, knots=self.knots, levels=self.levels, **own)
 
     @property
@@ -103,13 +117,15 @@ class Hinge(Basis):
 class Octiles(Hinge):
     """Hinges at the octiles; cross-validation selects K = 0, 1, 3 or 7 of them.
 
-    It also selects whether there are levels next to the curve, where the sample shows that these explain more, and how
-    many rows each needs.
+    It also selects whether there are levels next to the curve, and how many rows each needs, or else 63 hinges, where
+    the sample shows that these explain more.
 
     Attributes
     ----------
+    size
+        7, or 63 with finer curves.
     knots : tuple[float, ...]
-        All seven, with duplicates, so that the quantiles of a smaller K are among them; none without values.
+        All of them, with duplicates, so that the quantiles of a smaller K are among them; none without values.
     points, point_rows
         Those of `levels` that are not common, the most frequent first, and the rows of each.
     """
@@ -120,7 +136,6 @@ class Octiles(Hinge):
     default: ClassVar[float | None] = 7
     parts: ClassVar[frozenset[str]] = frozenset({"knots", "levels", "line", "points", "point_rows"})
     clamp: ClassVar[Clamp] = "auto"
-    choices: ClassVar[tuple[int, ...]] = (0, 1, 3, 7)
 
     line: Literal["own", "same"] | None = None
     points: tuple[float, ...] = ()
@@ -129,6 +144,7 @@ class Octiles(Hinge):
     @classmethod
     def learn(cls, size: float, given: ColumnBasis, sample: ColumnSample) -> Self:
         own = given.model_extra or {}
+        size = FINEST if len(given.knots or ()) == FINEST else size
         line, points, rows = own.get("line"), own.get("points") or (), own.get("point_rows") or ()
         if line not in (None, "own", "same"):
             raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
@@ -153,7 +169,13 @@ class Octiles(Hinge):
     def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
         curve = super()._with_levels(K, knots, sample, different)
         points, rows = different.next_to(curve, sample)
+        if not points and (finer := different.finer(curve, sample)):
+            curve = replace(curve, size=FINEST, knots=finer)
         return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        return tuple(size for size in (0, 1, 3, OCTILES, FINEST) if size <= self.size)
 
     def described(self) -> ColumnBasis:
         own = {"points": self.points, "point_rows": self.point_rows}
@@ -167,10 +189,17 @@ class Octiles(Hinge):
         least = 1 if choice.levels is None else choice.levels or np.inf
         rare = {point for point, rows in zip(self.points, self.point_rows, strict=True) if rows < least}
         levels = tuple(level for level in self.levels if level not in rare)
-        basis: Hinge = replace(self, levels=levels, points=(), point_rows=()) if rare else self
+        size = min(self.size, choice.size or (FINEST if choice.levels is None else OCTILES))
+        every = (self.size + 1) // (size + 1)
+        knots = self.knots[every - 1 :: every]
+        basis: Hinge = self
         if choice.size is not None:
-            every = 8 // (choice.size + 1)
-            basis = Hinge(choice.size, tuple(sorted({*self.knots[every - 1 :: every]})), levels)
+            basis = Hinge(size, tuple(sorted({*knots})), levels)
+        elif rare or every > 1:
+            points = () if rare else self.points  # all of them, or none
+            basis = replace(
+                self, size=size, knots=knots, levels=levels, points=points, point_rows=self.point_rows[: len(points)]
+            )
         kept = [True, *np.isin(sorted({*self.knots}), basis.knots), *np.isin(self.levels, levels)]
         kept += [choice.size is None] * (self.line == "own")
         return basis, [(k, k + 1) for k in np.flatnonzero(kept).tolist()]
@@ -212,20 +241,49 @@ class _Different:
     def next_to(self, curve: Hinge, sample: ColumnSample) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """Return the levels whose indicators explain clearly more than a curve alone, all or none, and their rows.
 
-        This is the test for lack of fit: what the means of the responses at the levels differ from the curve, in
-        variances of the responses at equal values. It returns no levels if most values are in fewer rows.
+        It returns no levels if most values are in fewer rows.
         """
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
-        if sample.responses is None or len(self.values) == 1 or not few.any():
-            return (), ()
         levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
-        counts, others = self.counts[:, np.newaxis], self.counts[~self.common].sum()
-        if self.counts[levels].sum() < MIN_SHARED * others:
+        are_few = self.counts[levels].sum() < MIN_SHARED * self.counts[~self.common].sum()
+        if are_few or not self._differ(curve, sample, levels):
             return (), ()
+        stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
+        rows = np.minimum(self.counts[levels], stated).tolist()
+        return tuple(self.values[levels].tolist()), tuple(map(int, rows))
+
+    def finer(self, curve: Hinge, sample: ColumnSample) -> tuple[float, ...]:
+        """Return the knots of a finer curve if the means of the responses between them differ clearly from a curve.
+
+        It returns no knots if octiles are equal, or if there are few rows.
+        """
+        few = len({*curve.knots}) < OCTILES or self.counts.sum() < MIN_LEVEL_ROWS * (FINEST + 1)
+        if few or sample.responses is None:
+            return ()
+        knots = sample.quantiles(np.arange(1, FINEST + 1) / (FINEST + 1))
+        rows = slice(None, None, max(len(sample.values) // TESTED_ROWS, 1))
+        weights = None if sample.weights is None else sample.weights[rows]
+        sample = replace(sample, values=sample.values[rows], weights=weights, responses=sample.responses[rows])
+        places = np.searchsorted(knots, sample.values, side="right")
+        counts = np.bincount(places, sample.weights, FINEST + 1)
+        used = np.flatnonzero(counts)
+        weighted = sample.values if sample.weights is None else sample.weights * sample.values
+        means = np.bincount(places, weighted, FINEST + 1)[used] / counts[used]  # between knots, a curve is straight
+        cells = _Different(means, np.append(-np.inf, knots)[used], counts[used].astype(np.float64), used < 0)
+        return knots if cells._differ(curve, sample, np.arange(len(used))) else ()
+
+    def _differ(self, curve: Hinge, sample: ColumnSample, chosen: Index) -> bool:
+        """Return whether the means of the responses at some chosen values differ clearly from a curve.
+
+        This is the test for lack of fit, in variances of the responses at equal values.
+        """
+        if sample.responses is None or len(self.values) == 1 or not len(chosen):
+            return False
         weights = np.ones(len(sample.values)) if sample.weights is None else sample.weights
         Y = sample.responses - np.average(sample.responses, axis=0, weights=weights)
         places, n = self._places(sample), float(weights.sum())
         sums = [np.bincount(places, weights * y, len(self.values)) for y in Y.T]
+        counts = self.counts[:, np.newaxis]
         means, squares = np.stack(sums, axis=1) / counts, weights @ np.square(Y)
         noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(self.values), 1.0)
         values, scale = self.values, self.values[-1] - self.values[0]
@@ -234,17 +292,12 @@ class _Different:
         common = np.equal.outer(np.arange(len(values)), np.flatnonzero(self.common))
         A, root = np.hstack([line, common]), np.sqrt(counts)
         if not (np.isfinite(A).all() and np.isfinite(means).all()):
-            return (), ()
+            return False
         rest = means - A @ np.linalg.lstsq(root * A, root * means)[0]
-        gains, freedom = (counts * np.square(rest))[levels].sum(axis=0), len(levels) * len(noise)
+        gains, freedom = (counts * np.square(rest))[chosen].sum(axis=0), len(chosen) * len(noise)
         noise = np.maximum(noise, ROUNDING * squares / n)
         is_clear = (gains / noise).sum() > freedom + CLEAR * np.sqrt(2.0 * freedom)
-        is_large = (gains - len(levels) * noise).sum() > GAIN * squares.sum()
-        if not (is_clear and is_large):
-            return (), ()
-        stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
-        rows = np.minimum(self.counts[levels], stated).tolist()
-        return tuple(self.values[levels].tolist()), tuple(map(int, rows))
+        return bool(is_clear and (gains - len(chosen) * noise).sum() > GAIN * squares.sum())
 
     def _places(self, sample: ColumnSample) -> Index:
         return np.searchsorted(self.least, sample.values, side="right") - 1

@@ -16,7 +16,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from threading import Condition, RLock, Thread, current_thread
@@ -176,6 +176,17 @@ class Workers:
             started.add_done_callback(self._refused)
         if own is not None:
             self._converse(*own, extraction, until)
+
+    def compute_all(self, tasks: Sequence[Task], x: Any, receivers: Iterable[Callable[[Arrival], bool]]) -> None:
+        """Compute the groups of an input once for each receiver, at the same time, and wait for all.
+
+        Raises ExtractorError as `start`.
+        """
+        extractions = [Extraction(tasks, x, receive) for receive in receivers]
+        for extraction in extractions:
+            self.start(extraction)
+        for extraction in extractions:
+            extraction.wait(math.inf)
 
     def _converse(self, worker: ProcessWorker, woken: Condition, extraction: Extraction, until: float) -> None:
         """Exchange the messages of an extraction with an idle process until a time; then its thread continues."""

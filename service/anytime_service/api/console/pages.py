@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -35,8 +36,7 @@ from anytime.types import Label
 from anytime_service.api.control import Service
 from anytime_service.api.openapi import problem_responses
 from anytime_service.errors import FieldError
-from anytime_service.http.responses import PageRoute, check_query, problem_response
-from anytime_service.schemas.problem import Problem
+from anytime_service.http.responses import PageRoute, blank, check_query, problem_response
 
 STATIC = Path(__file__).with_name("static")
 
@@ -67,10 +67,10 @@ POLICY = "; ".join(
     )
 )
 
-# Swagger UI inserts its own style sheets.
-DOCS_POLICY = POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
-
 PAGE = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+DOCS = PAGE | {  # Swagger UI inserts its own style sheets
+    "Content-Security-Policy": POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
+}
 OWN = {"Cache-Control": "no-cache"}  # the browser revalidates each time and gets 304 until the file changes
 LIBRARY = {"Cache-Control": "public, max-age=604800"}
 
@@ -102,20 +102,13 @@ class Asset:
 
 
 @cache
-def page_assets() -> Mapping[str, Asset]:
+def assets() -> Mapping[str, Asset]:
+    """Return the files by name, without those of `LIBRARIES` whose package is not installed."""
     paths = [charts.STYLE, *sorted(STATIC.iterdir())]
-    return {path.name: Asset.read(path) for path in paths if path.suffix in MEDIA_TYPES}
-
-
-@cache
-def library_asset(name: str) -> Asset | None:
-    """Return a file of `LIBRARIES`; None if its package is not installed."""
-    package, file = LIBRARIES[name]
-    try:
-        path = Path(str(distribution(package).locate_file(file)))
-    except PackageNotFoundError:
-        return None
-    return Asset.read(path) if path.is_file() else None
+    for package, file in LIBRARIES.values():
+        with suppress(PackageNotFoundError):
+            paths.append(Path(str(distribution(package).locate_file(file))))
+    return {path.name: Asset.read(path) for path in paths if path.suffix in MEDIA_TYPES and path.is_file()}
 
 
 def send(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response:
@@ -127,9 +120,9 @@ def send(request: Request, asset: Asset, headers: Mapping[str, str]) -> Response
     known = {tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")}
     if etag in known or "*" in known:
         return Response(status_code=304, headers=sent)
-    if packed:
-        return SlicedResponse(asset.packed, headers={"Content-Encoding": "gzip", **sent}, media_type=asset.media_type)
-    return SlicedResponse(asset.content, headers=sent, media_type=asset.media_type)
+    encoding = {"Content-Encoding": "gzip"} if packed else {}
+    content = asset.packed if packed else asset.content
+    return SlicedResponse(content, headers=encoding | sent, media_type=asset.media_type)
 
 
 class SlicedResponse(Response):
@@ -144,11 +137,8 @@ class SlicedResponse(Response):
 
 
 def _accepts_gzip(accepted: str) -> bool:
-    for part in accepted.lower().split(","):
-        coding, _, quality = part.partition(";")
-        if coding.strip() == "gzip":
-            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+    qualities = dict(part.partition(";")[::2] for part in accepted.lower().replace(" ", "").split(","))
+    return qualities.get("gzip", "q=0") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
 
 
 def _documented(description: str, *media_types: str) -> dict[int | str, dict[str, Any]]:
@@ -162,22 +152,19 @@ def _documented(description: str, *media_types: str) -> dict[int | str, dict[str
 @router.get("/", tags=["console"], response_class=Response, responses=_documented("The page", "text/html"))
 async def console_page(request: Request) -> Response:
     """Send the console page: a model's curve, its steps, and a prediction that improves as groups arrive."""
-    return send(request, page_assets()["index.html"], PAGE)
+    return send(request, assets()["index.html"], PAGE)
 
 
 @router.get("/docs", response_class=Response, include_in_schema=False)
 async def docs_page(request: Request) -> Response:
-    return send(request, page_assets()["docs.html"], PAGE | {"Content-Security-Policy": DOCS_POLICY})
+    return send(request, assets()["docs.html"], DOCS)
 
 
 @router.get("/openapi.json", response_class=Response, include_in_schema=False)
 async def openapi_document(request: Request) -> Response:
     """Send the OpenAPI document; `root_path` is its server, if the service has one."""
-    document: dict[str, Any] = request.app.openapi()
     root: str = request.scope.get("root_path", "").rstrip("/")
-    if root:
-        document = {**document, "servers": [{"url": root}]}
-    return JSONResponse(document)
+    return JSONResponse(request.app.openapi() | ({"servers": [{"url": root}]} if root else {}))
 
 
 @router.get(
@@ -188,16 +175,13 @@ async def openapi_document(request: Request) -> Response:
 )
 async def console_file(request: Request, file: str) -> Response:
     """Send a file of the console or of `/docs`."""
-    if file in LIBRARIES:
-        library = library_asset(file)
-        if library is None:
-            detail = f"{LIBRARIES[file][0]} is not installed next to the server; pip install 'anytime-linear[serve]'"
-            return problem_response(Problem("about:blank", "Not Found", 404, detail))
-        return send(request, library, LIBRARY)
-    asset = page_assets().get(file)
+    asset = assets().get(file)
+    if asset is None and file in LIBRARIES:
+        detail = f"{LIBRARIES[file][0]} is not installed next to the server; pip install 'anytime-linear[serve]'"
+        return problem_response(blank(404, detail))
     if asset is None:
         raise HTTPException(404)
-    return send(request, asset, PAGE if file.endswith(".html") else OWN)
+    return send(request, asset, LIBRARY if file in LIBRARIES else PAGE if file.endswith(".html") else OWN)
 
 
 @dataclass(frozen=True)
@@ -234,11 +218,12 @@ class Sample(BaseModel, frozen=True):
     groups: dict[str, tuple[Label | None, ...]]
 
 
-Seed = Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")]
-
-
 @router.get("/models/{name}/sample", tags=["models"], responses=problem_responses(404, 422))
-async def sample_row(name: str, service: Service, seed: Seed = 0) -> Sample:
+async def sample_row(
+    name: str,
+    service: Service,
+    seed: Annotated[int, Query(ge=0, le=2**32 - 1, description="The same seed gives the same row.")] = 0,
+) -> Sample:
     """Draw a synthetic row with the means and deviations of the training data, for trying the model."""
     return sample(service.registry.get(name), seed)
 

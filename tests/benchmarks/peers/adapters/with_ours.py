@@ -49,8 +49,8 @@ def coefficients(gram: Gram, found: FactoredOrder) -> PrefixModels:
     return prefix_models(gram, found.columns, found.ends, W)
 
 
-def _path(of: Gram, groups: FeatureGroups, options: dict[str, Any]) -> FactoredOrder:
-    order = sequence(of, groups, "fr", ALPHA, cost_blind=bool(options.get("cost_blind")))
+def _path(of: Gram, groups: FeatureGroups) -> FactoredOrder:
+    order = sequence(of, groups, "fr", ALPHA)
     coefficients(of, order)
     return order
 
@@ -59,16 +59,16 @@ def _read(order: FactoredOrder) -> dict[str, Any]:
     return {"order": np.array([step.adds[-1] for step in order.steps]), "explained": order.explained_variance}
 
 
-def gram(problem: Problem, options: dict[str, Any]) -> Timed:
+def gram(problem: Problem, _options: dict[str, Any]) -> Timed:
     """Exact forward regression of all groups with all coefficients, from the Gram."""
     of, groups = gram_of(problem), groups_of(problem)
-    return lambda: _path(of, groups, options), _read
+    return lambda: _path(of, groups), _read
 
 
 def rows(problem: Problem, options: dict[str, Any]) -> Timed:
     """The same from rows."""
     X, y, groups = problem["X"], problem["y"], groups_of(problem)
-    return lambda: _path(Gram.of(moments_of(X, y, n_jobs=options["threads"])), groups, options), _read
+    return lambda: _path(Gram.of(moments_of(X, y, n_jobs=options["threads"])), groups), _read
 
 
 def group_lasso(problem: Problem, options: dict[str, Any]) -> Timed:
@@ -85,7 +85,7 @@ def group_lasso(problem: Problem, options: dict[str, Any]) -> Timed:
     return run, read
 
 
-def product(problem: Problem, options: dict[str, Any]) -> Timed:
+def product(problem: Problem, _options: dict[str, Any]) -> Timed:
     """The floor: X.T @ X by numpy, with all threads of this process."""
     X = problem["X"]
     return (lambda: X.T @ X), lambda _: {}
