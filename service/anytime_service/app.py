@@ -25,7 +25,8 @@ from anytime_service.keys import KeyRing
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.routes import route_of
-from anytime_service.sessions.store import SessionStore, session_store
+from anytime_service.sessions import session_store
+from anytime_service.sessions.store import SessionStore
 from anytime_service.settings import Settings
 from anytime_service.telemetry.context import with_request_context
 from anytime_service.telemetry.logs import with_access_log

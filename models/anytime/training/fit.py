@@ -244,7 +244,7 @@ def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> 
 
 
 def _problem(terms: Terms, first: Terms, options: Options, observed: Observations | None) -> LeastSquares | Likelihood:
-    """Return the problem of some terms, of which the `first` are the simple ones."""
+    """Return the problem of some terms; the `first` of them are the simple ones."""
     simple = None if terms is first else first
     return (
         LeastSquares(terms, options, simple=simple)

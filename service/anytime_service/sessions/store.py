@@ -15,16 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
-from anytime.errors import AnytimeError
 from anytime.inference.prediction import Answer, Prediction
 from anytime.model.model import Model
 from anytime_service.core.open_prediction import OpenPrediction, checked_groups
-from anytime_service.core.service import ActivePrediction, PredictionService
+from anytime_service.core.service import ActivePrediction
 from anytime_service.errors import GoneSessionError, OverloadedError, UnknownSessionError
 from anytime_service.limits.memory import Account
-from anytime_service.limits.table import SESSION_BYTES
 from anytime_service.limits.turns import FairQueue, TimeoutQueue, TTLCache
-from anytime_service.urls import MEMORY
 
 REMEMBERED = 10_000  # ended sessions whose ids are remembered, at 150 bytes each, so that memory is level after minutes
 
@@ -242,38 +239,3 @@ class MemorySessions(SessionStore):
         session.account.sessions -= 1
         self._ended.add(session.id, None, 0.0)
         session.end()
-
-
-def session_store(service: PredictionService) -> SessionStore:
-    """Return the session store that the settings name, and register its metrics.
-
-    Raise AnytimeError if a required package is not installed, or a parameter of the store's URL is invalid.
-    """
-    settings = service.settings
-    store: SessionStore = MemorySessions(settings.max_sessions, settings.session_ttl_s)
-    if settings.session_store != MEMORY:
-        try:
-            from anytime_service.sessions.redis_store import ModelVersions, RedisSessions  # noqa: PLC0415  (an optional package)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "redis":
-                raise
-            raise AnytimeError(
-                "ANYTIME_SESSION_STORE is the URL of a Redis server, which needs the package redis; run "
-                "pip install 'anytime-linear[redis]'"
-            ) from error
-        store = RedisSessions(
-            settings.session_store,
-            settings.session_store_timeout_ms,
-            settings.max_sessions,
-            settings.session_ttl_s,
-            ModelVersions(
-                lambda: service.registry,
-                settings.session_ttl_s + settings.max_deadline_ms / 1000.0,
-                settings.max_rows,
-                settings.session_store_timeout_ms * int(SESSION_BYTES),
-            ),
-            service.tuning,
-        )
-    service.metrics.gauges["sessions"].set_function(lambda: len(store))
-    service.metrics.gauges["session_store_up"].set_function(lambda: float(store.trouble is None))
-    return store
