@@ -34,7 +34,7 @@ def guarded() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(guarded: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=guarded.url, timeout=30) as client:
+    with httpx.Client(base_url=guarded.url, timeout=60) as client:
         yield client
 
 

@@ -210,7 +210,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
         state = connect(transport, app, Settings())
         state.default_headers = [(b"date", b"today")]
         transport.feed(request.encode())
-        await asyncio.wait(tuple(state.tasks), timeout=20)
+        await asyncio.wait(tuple(state.tasks), timeout=60)
         closed = transport.closed
         transport.get_protocol().connection_lost(None)
         transport.closed = closed

@@ -70,7 +70,7 @@ PRIOR: dict[str, Any] = {"overload": "prior"}
 @pytest.fixture(scope="module")
 def http(service: Running) -> Iterator[httpx.Client]:
     """A client that keeps its connections alive."""
-    with httpx.Client(base_url=service.url, timeout=30) as http:
+    with httpx.Client(base_url=service.url, timeout=60) as http:
         yield http
 
 
@@ -459,7 +459,7 @@ def test_a_request_that_was_shed_before_is_401_once_its_key_is_removed(
     file.write_text(PREDICTING, encoding="utf-8")
     app, limits = keyed_app(tuning=Tuning(key_check_s=0.05), api_keys=(), api_keys_file=file)
     monkeypatch.setattr(app.state.service.admission, "admits", lambda _: False)
-    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
+    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=60) as http:
 
         def status(key: str) -> int:
             return http.post(f"/predict{query}", json={"groups": VALUES}, headers=bearer(key)).status_code
@@ -478,7 +478,7 @@ def test_a_request_without_a_valid_key_is_401_and_does_not_reach_admission_contr
     switch = Mock(return_value=False)
     monkeypatch.setattr(app.state.service.admission, "admits", switch)
     twice = [("Authorization", f"Bearer {PREDICTING}")] * 2
-    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=30) as http:
+    with running(app, limits) as service, httpx.Client(base_url=service.url, timeout=60) as http:
         for method, path in (
             ("POST", "/predict"),
             ("POST", "/predict?overload=prior"),
@@ -793,7 +793,7 @@ def test_a_key_removed_with_open_predictions_leaves_nothing_behind(tmp_path: Pat
             until(lambda: len(core.active) == 2)
             file.write_text(BOB)
             assert stream.answer(1)["reason"] == "draining"
-            assert waiting.result(20).json()["reason"] == "deadline", "a request that was let in is answered"
+            assert waiting.result(60).json()["reason"] == "deadline", "a request that was let in is answered"
         until(lambda: len(app.state.sessions) == 0)
         until(lambda: used(core) == (0, 0, 0))
         opened = [by_stream(service, core, BOB, stack) for _ in range(4)]
