@@ -198,7 +198,7 @@ def test_a_stored_base_rate_depends_on_everything_in_the_head(http: httpx.Client
         for parameters, headers, status, field in (
             ({"model": "break"}, {}, 404, "model"),
             ({"deadline": "1"}, {}, 422, "deadline"),
-            ({}, {"grpc-timeout": "40"}, 422, "grpc-timeout"),
+            ({}, {"grpc-timeout": "40ms"}, 422, "grpc-timeout"),
             ({}, {"content-type": "text/csv"}, 415, None),
             ({}, {"content-encoding": "gzip"}, 415, None),
         ):
