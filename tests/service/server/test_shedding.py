@@ -687,9 +687,7 @@ def by_request(line: str, service: Running, core: PredictionService, key: str, s
     return None if len(core.active) > before else connection.response()[2]
 
 
-@pytest.mark.parametrize(
-    "line", ["stream", "POST /predict", "POST /v2/models/brake/infer", "GET /sessions/{}/predict"]
-)
+@pytest.mark.parametrize("line", ["stream", "POST /predict", "POST /v2/models/brake/infer", "GET /sessions/{}/predict"])
 def test_one_key_opens_at_most_its_share_over_any_binding(line: str) -> None:
     open_one = by_stream if line == "stream" else partial(by_request, line)
     with served(max_open=4) as (service, core):
