@@ -135,11 +135,12 @@ def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: in
     np.testing.assert_allclose(present(stream.curve_.cv_error), present(fitted.curve_.cv_error), rtol=1e-9)
 
 
+@pytest.mark.parametrize("clamp", ["auto", "off"])  # without ranges to learn, no rows are stored
 @pytest.mark.parametrize("basis", ["linear", "hinge:2"])
-def test_a_stream_forgets_by_weight(basis: str) -> None:
+def test_a_stream_forgets_by_weight(basis: str, clamp: Any) -> None:
     weights = np.concatenate([np.full(100, 0.25), np.full(100, 0.5), np.ones(40)])
-    fitted = AnytimeRegressor(basis=basis).fit(X, Y, weights)
-    stream = AnytimeRegressor(basis=basis)
+    fitted = AnytimeRegressor(basis=basis, clamp=clamp).fit(X, Y, weights)
+    stream = AnytimeRegressor(basis=basis, clamp=clamp)
     for part in (slice(0, 100), slice(100, 200), slice(200, None)):
         stream.partial_fit(X[part], Y[part], decay=0.5)
     assert stream.model_.groups == fitted.model_.groups
