@@ -135,12 +135,11 @@ def test_a_stream_gives_the_model_of_all_rows(options: dict[str, Any], first: in
     np.testing.assert_allclose(present(stream.curve_.cv_error), present(fitted.curve_.cv_error), rtol=1e-9)
 
 
-@pytest.mark.parametrize("clamp", ["auto", "off"])  # without ranges to learn, no rows are stored
 @pytest.mark.parametrize("basis", ["linear", "hinge:2"])
-def test_a_stream_forgets_by_weight(basis: str, clamp: Any) -> None:
+def test_a_stream_forgets_by_weight(basis: str) -> None:
     weights = np.concatenate([np.full(100, 0.25), np.full(100, 0.5), np.ones(40)])
-    fitted = AnytimeRegressor(basis=basis, clamp=clamp).fit(X, Y, weights)
-    stream = AnytimeRegressor(basis=basis, clamp=clamp)
+    fitted = AnytimeRegressor(basis=basis).fit(X, Y, weights)
+    stream = AnytimeRegressor(basis=basis)
     for part in (slice(0, 100), slice(100, 200), slice(200, None)):
         stream.partial_fit(X[part], Y[part], decay=0.5)
     assert stream.model_.groups == fitted.model_.groups
@@ -154,9 +153,9 @@ def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPat
     stream.partial_fit(X[60:120], Y[60:120])
     assert not stream._stream.stored
     bases = stream.model_.groups.bases
-    stream.partial_fit(X[120:], Y[120:])
+    stream.partial_fit(X[120:], Y[120:], decay=0.5)
     assert stream.model_.groups.bases == bases
-    assert stream.fit_.moments.rows == len(X)
+    assert (stream.fit_.moments.rows, stream.fit_.moments.weight) == (len(X), len(X) - 60)
 
 
 def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> None:

@@ -177,8 +177,8 @@ class Stated(LeastSquares):
 def test_where_orders_may_stop_the_cost_axis_ends_at_the_cost_of_all_groups() -> None:
     stopped: Any = SimpleNamespace(costs=np.array([0.0, 2.0, 3.0]))
     problem = Stated((), (1.0,), None)
-    problem.options.epsilon = 0.1  # type: ignore[misc]
-    problem.__dict__["terms"] = SimpleNamespace(expansion=SimpleNamespace(terms=GROUPS))
+    terms = SimpleNamespace(expansion=SimpleNamespace(terms=GROUPS))
+    problem.__dict__.update(terms=terms, options=SimpleNamespace(epsilon=0.1))
     assert problem.area(stopped, np.array([[4.0, 2.0, 1.0]])) == pytest.approx((8.0 + 2.0 + 5.5) / 8.5)
 
 

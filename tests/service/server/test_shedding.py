@@ -689,7 +689,7 @@ def by_request(line: str, service: Running, core: PredictionService, key: str, s
 
 @pytest.mark.parametrize("line", ["stream", "POST /predict", "POST /v2/models/brake/infer", "GET /sessions/{}/predict"])
 def test_one_key_opens_at_most_its_share_over_any_binding(line: str) -> None:
-    open_one = by_stream if line == "stream" else partial(by_request, line)
+    open_one: Opener = by_stream if line == "stream" else partial(by_request, line)
     with served(max_open=4) as (service, core):
         with ExitStack() as stack:
             assert [open_one(service, core, ANN, stack) for _ in range(2)] == [None, None]
