@@ -60,7 +60,7 @@ def http_server(handler: type[BaseHTTPRequestHandler], **attributes: Any) -> Ite
 
 @contextmanager
 def started(
-    command: Sequence[object], ready: Callable[[], bool], cwd: Path | None = None, timeout_s: float = 20.0
+    command: Sequence[object], ready: Callable[[], bool], cwd: Path | None = None, timeout_s: float = 60.0
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program from when it is ready until the end of the block; if it does not start, report its output."""
     with tempfile.TemporaryFile() as output:
@@ -78,7 +78,7 @@ def started(
         finally:
             process.terminate()
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(60)

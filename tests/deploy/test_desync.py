@@ -127,7 +127,7 @@ class Streams:
 def exchanged(port: int, pieces: list[bytes]) -> bytes:
     """Send a stream in pieces; return what arrives until the server closes or is silent."""
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock, suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock, suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             sock.sendall(piece)
@@ -215,7 +215,7 @@ def test_each_answer_belongs_to_its_request(way: Running) -> None:
     for attacker in attackers:
         attacker.start()
     choose, count = random.Random(seed), 0
-    with httpx.Client(base_url=f"http://127.0.0.1:{way.port}", timeout=20) as honest:
+    with httpx.Client(base_url=f"http://127.0.0.1:{way.port}", timeout=60) as honest:
         while monotonic() < until or not count:
             count += 1
             value, name = choose.choice(VALUES), f"honest-{count}"

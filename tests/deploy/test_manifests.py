@@ -418,7 +418,9 @@ def test_every_pod_has_a_network_policy_which_allows_only_its_ports() -> None:
     assert selected(to_store["to"][0]["podSelector"]["matchLabels"]) == [STORE]
     assert [port["port"] for port in to_store["ports"]] == [ports(STORE)["redis"]]
     assert {(port["protocol"], port["port"]) for port in to_names["ports"]} == {("UDP", 53), ("TCP", 53)}
-    assert "egress" not in manifest_of("NetworkPolicy", "anytime-redis")["spec"]
+    of_store = manifest_of("NetworkPolicy", "anytime-redis")["spec"]
+    assert [selected(source["podSelector"]["matchLabels"]) for source in of_store["ingress"][0]["from"]] == [[OURS]]
+    assert "egress" not in of_store
 
 
 def test_the_session_store_is_the_shipped_redis() -> None:

@@ -266,7 +266,7 @@ def test_requests_go_to_another_replica_if_one_is_unreachable(name: str, service
     with (
         unreachable() as port,
         run_proxy(name, [port, service.port], tmp_path) as way,
-        httpx.Client(base_url=way.url, timeout=20) as client,
+        httpx.Client(base_url=way.url, timeout=60) as client,
     ):
         assert {client.get("/models").status_code for _ in range(4)} == {200}
         assert {client.post("/predict", json={"groups": VALUES}).status_code for _ in range(4)} == {200}

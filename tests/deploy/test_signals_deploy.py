@@ -162,7 +162,7 @@ def continuous_requests(service: Running) -> Iterator[None]:
         yield
     finally:
         done.set()
-        thread.join(30)
+        thread.join(60)
 
 
 def send_mixed_requests(service: Running) -> None:
@@ -204,7 +204,7 @@ def prometheus(folder: Path, target: int) -> Iterator[str]:
 
     def ready() -> bool:
         url = f"http://127.0.0.1:{port}/-/ready"
-        return answers(port) and httpx.get(url, timeout=30, verify=PLAIN).status_code == 200
+        return answers(port) and httpx.get(url, timeout=60, verify=PLAIN).status_code == 200
 
     with started(command, ready):
         yield f"http://127.0.0.1:{port}/api/v1"
@@ -214,7 +214,7 @@ def found(prometheus: str, expression: str) -> list[float]:
     """Return the values of an expression in Prometheus."""
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
-    response = httpx.get(f"{prometheus}/query", params={"query": expression}, timeout=30, verify=PLAIN).json()
+    response = httpx.get(f"{prometheus}/query", params={"query": expression}, timeout=60, verify=PLAIN).json()
     assert response["status"] == "success", (expression, response)
     return [float(each["value"][1]) for each in response["data"]["result"] if each["value"][1] != "NaN"]
 
@@ -239,7 +239,7 @@ def test_every_panel_has_data_and_every_alert_is_evaluated_by_the_real_prometheu
                 return not pending
 
             def rules() -> dict[str, Any]:
-                groups = httpx.get(f"{api}/rules", timeout=30, verify=PLAIN).json()["data"]["groups"]
+                groups = httpx.get(f"{api}/rules", timeout=60, verify=PLAIN).json()["data"]["groups"]
                 return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
             try:

@@ -252,6 +252,14 @@ def test_costs_of_calls_survive_writing_a_file(rows: int | None, suffix: str, tm
     assert ("rows" in (tmp_path / f"g{suffix}").read_text()) is (rows is not None)
 
 
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_a_file_that_is_written_has_a_line_for_each_group(suffix: str, tmp_path: Path) -> None:
+    groups = load_groups({"a": ["long " * 40], "b": ["- {x}: y"]})
+    write_groups(groups, tmp_path / f"g{suffix}")
+    assert load_groups(tmp_path / f"g{suffix}") == groups
+    assert (tmp_path / f"g{suffix}").read_text().count("\n") == 4
+
+
 def test_groups_keep_the_rows_of_their_calls_and_no_stale_costs() -> None:
     groups = load_groups(PAGES | {"rows": 100})
     assert groups.costs[1] == pytest.approx(0.52)

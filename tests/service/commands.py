@@ -44,8 +44,8 @@ class Command:
 
     def stopped(self) -> str:
         """Wait for its end; what it said last."""
-        self.process.wait(30)
-        self._reader.join(30)
+        self.process.wait(60)
+        self._reader.join(60)
         return "".join(self.lines)
 
     def _read(self) -> None:

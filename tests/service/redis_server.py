@@ -34,7 +34,7 @@ class RedisServer:
         """As a machine that loses its power."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
-        self._process.wait(10)
+        self._process.wait(60)
 
     def hang(self) -> None:
         """Have it answer nothing, though its connections stay."""

@@ -153,9 +153,9 @@ def test_a_long_stream_keeps_its_bases_and_no_rows(monkeypatch: pytest.MonkeyPat
     stream.partial_fit(X[60:120], Y[60:120])
     assert not stream._stream.stored
     bases = stream.model_.groups.bases
-    stream.partial_fit(X[120:], Y[120:])
+    stream.partial_fit(X[120:], Y[120:], decay=0.5)
     assert stream.model_.groups.bases == bases
-    assert stream.fit_.moments.rows == len(X)
+    assert (stream.fit_.moments.rows, stream.fit_.moments.weight) == (len(X), len(X) - 60)
 
 
 def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> None:

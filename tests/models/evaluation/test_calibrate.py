@@ -306,6 +306,12 @@ def test_answers_are_predictions_with_the_thresholds_of_their_prefixes(name: str
         assert {answer.prediction_set for answer in answers} == {None}
 
 
+@pytest.mark.parametrize("name", ["count"])
+def test_counts_are_never_told_to_be_negative(given: Problem, tmp_path: Path) -> None:
+    model = given.calibrated(tmp_path, slice(0, 60), 0.95)
+    assert min(interval(opened(model, x, model.steps).answer())[0] for x in given.values(slice(None))) == 0.0
+
+
 def test_many_rows_are_answered_as_one_row_each(name: str, given: Problem, model: Model) -> None:
     X = given.values(NEW)[:20]
     for prefix in (0, 1, model.steps):

@@ -78,6 +78,7 @@ def test_the_prefix_of_least_error_answers_where_it_is_better_by_a_standard_erro
     best = errors.best
     assert list(best) == literal(errors)
     assert all(best[k] <= k and best[best[k]] == best[k] for k in range(steps + 1))
+    assert Errors(np.ones((folds, 4)), np.ones(folds)).best == (0, 1, 2, 3), "equal errors leave each prefix alone"
 
 
 def test_the_model_stores_which_prefix_answers_and_the_estimator_reads_it(

@@ -108,7 +108,7 @@ def test_a_set_that_is_a_prefix_has_the_answer_of_that_prefix_and_is_expected_to
         assert (here.cost, here.expected.r2) == pytest.approx((there.cost, there.expected.r2), rel=1e-9)
 
 
-@pytest.mark.parametrize("budget", [0.0, 0.25, 1.0, 2.25, 2.75, 3.75, 4.0, 7.75, 100.0])
+@pytest.mark.parametrize("budget", [0.0, 0.25, 1.0, 2.25, 2.75, 3.75 * (1 - 1e-12), 4.0, 7.75, 100.0])
 @pytest.mark.parametrize("names", SETS[::3], ids="+".join)
 def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_fits(
     names: tuple[str, ...], budget: float
@@ -117,12 +117,12 @@ def test_a_budget_takes_arrived_groups_in_sequence_order_while_their_joint_cost_
     for name in trained().order(names):
         cost = sum(group["cost"] for group in GROUPS["groups"] if group["name"] in [*selected, name])
         cost += 2.0 if {"b", "c"} & {*selected, name} else 0.0
-        if cost > budget:
+        if cost > budget * (1 + 1e-9):
             break
         selected.append(name)
     answer = answered(trained(), names, budget=budget)
     assert answer.groups == tuple(selected)
-    assert answer.cost <= budget
+    assert answer.cost <= budget * (1 + 1e-9)
     np.testing.assert_allclose(answer.prediction, ridge(tuple(selected))[0], rtol=1e-8, atol=1e-8)
 
 

@@ -135,7 +135,9 @@ def test_copies_sums_and_constants_change_nothing_for_the_others(sizes: str, alp
     chosen: list[int] = []
     F = 0.0
     for group in problem.order:
+        promised = float(CRITERIA["fr"]().scores(sweep)[group])
         gain = sweep.select(group)
+        assert gain == pytest.approx(promised, abs=1e-9)
         assert gain >= 0
         F += gain
         chosen.append(group)

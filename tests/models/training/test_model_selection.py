@@ -174,6 +174,14 @@ class Stated(LeastSquares):
         return self.__dict__["order"]
 
 
+def test_where_orders_may_stop_the_cost_axis_ends_at_the_cost_of_all_groups() -> None:
+    stopped: Any = SimpleNamespace(costs=np.array([0.0, 2.0, 3.0]))
+    problem = Stated((), (1.0,), None)
+    terms = SimpleNamespace(expansion=SimpleNamespace(terms=GROUPS))
+    problem.__dict__.update(terms=terms, options=SimpleNamespace(epsilon=0.1))
+    assert problem.area(stopped, np.array([[4.0, 2.0, 1.0]])) == pytest.approx((8.0 + 2.0 + 5.5) / 8.5)
+
+
 def errors_of(choice: Choice[Any]) -> Float:
     """Mean errors of the prefixes that were chosen."""
     return present(choice.measured).mean

@@ -126,7 +126,7 @@ def test_the_same_rows_give_the_same_answer_by_every_binding_and_by_the_library(
     with (
         service.stream(JSON) as text,
         service.stream(MSGPACK) as binary,
-        httpx.Client(base_url=service.url, timeout=30) as client,
+        httpx.Client(base_url=service.url, timeout=60) as client,
     ):
 
         @quick(max_examples=150)

@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import httpx
+import numpy as np
 import pytest
 
 from anytime.evaluation.page.pictures import model_curve as curve
@@ -196,10 +197,14 @@ def test_a_seed_stands_for_one_row(build: Callable[[], Model]) -> None:
     assert sample(build(), 5).groups != sample(build(), 6).groups
 
 
-def test_a_column_of_zeros_and_ones_is_drawn_by_the_share_of_its_ones() -> None:
-    drawn = [sample(regression(), seed).groups["lab"][0] for seed in range(300)]
-    assert set(drawn) == {0.0, 1.0}, "as in training"
-    assert drawn.count(1.0) / len(drawn) == pytest.approx(regression().prefixes.mean[3], abs=0.1)
+def test_samples_vary_as_the_training_data_did() -> None:
+    learned = regression()
+    moments: Any = learned.moments
+    rows = np.array([np.concatenate([*sample(learned, seed).groups.values()]) for seed in range(300)])
+    assert {*rows[:, 3]} == {0.0, 1.0}, "as in training"
+    assert rows.mean(axis=0) == pytest.approx(learned.prefixes.mean, abs=0.3)
+    assert rows[:, 3].mean() == pytest.approx(learned.prefixes.mean[3], abs=0.1)
+    np.testing.assert_allclose(np.cov(rows.T), moments.scatter[:4, :4] / moments.weight, atol=0.3)
 
 
 def test_a_column_of_categories_is_drawn_by_the_shares_of_its_levels() -> None:

@@ -37,7 +37,7 @@ from playwright.sync_api import BrowserContext, WebSocketRoute, expect, sync_pla
 if CHROMIUM is None:
     pytest.skip("no browser tests without chromium (apt-get install chromium)", allow_module_level=True)
 
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 SETTINGS = Settings(port=0)
 ROWS = "#{}-chart tr:not(.heads) > {}"

@@ -154,7 +154,7 @@ READY = [row.path.format(name="brake", version="v1") for row in ROUTES if "ready
 
 def readiness(service: Running) -> set[tuple[str, int]]:
     """The status of each of these routes, also of the metrics port."""
-    others = {"side": service.scrape("/readyz"), "head": httpx.head(f"{service.url}/readyz", timeout=30)}
+    others = {"side": service.scrape("/readyz"), "head": httpx.head(f"{service.url}/readyz", timeout=60)}
     replies = {path: service.get(path) for path in READY} | others
     return {(path, reply.status_code) for path, reply in replies.items()}
 

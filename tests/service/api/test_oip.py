@@ -404,7 +404,7 @@ def test_sizes_that_lie_are_found_out(
     content = head + bytes(16) + more if more is not None else head + bytes(15)
     headers = {JSON_BYTES: str(len(head) + reported)}
     body: Any = iter([content]) if chunked else content
-    response = httpx.post(f"{service.url}/v2/models/brake/infer", content=body, headers=headers, timeout=30)
+    response = httpx.post(f"{service.url}/v2/models/brake/infer", content=body, headers=headers, timeout=60)
     assert (response.status_code, words in response.text) == (status, True), response.text
     assert infer(service, [SPEED])["parameters"]["prefix"] == 1
 

@@ -139,7 +139,7 @@ def test_a_body_above_the_limit_is_413_however_it_comes(service: Running, size: 
 
 
 def test_a_client_goes_on_after_a_body_above_the_limit(service: Running) -> None:
-    with httpx.Client(base_url=service.url, timeout=30) as client:
+    with httpx.Client(base_url=service.url, timeout=60) as client:
         for content in (b" " * 150_000, iter([b" " * 1_000] * 150)):
             assert_problem(service, client.post("/predict", content=content), 413)
         assert client.post("/predict", json={"groups": {}}).status_code == 200
@@ -222,7 +222,7 @@ def posted(
     service: Running, content: bytes, kind: str = MSGPACK.media_type, accept: str = "", **query: Any
 ) -> httpx.Response:
     headers = {"content-type": kind, "accept": accept}
-    return httpx.post(f"{service.url}/predict", content=content, headers=headers, params=query, timeout=30)
+    return httpx.post(f"{service.url}/predict", content=content, headers=headers, params=query, timeout=60)
 
 
 def read(response: httpx.Response) -> dict[str, Any]:
@@ -458,7 +458,7 @@ def test_aiohttp_sees_the_answer_while_it_streams(service: Running) -> None:
             for _ in range(3):
                 answered = asyncio.Event()
                 url = f"{service.url}/predict?deadline_ms=250"
-                async with asyncio.timeout(20), client.post(url, data=lines(answered)) as response:
+                async with asyncio.timeout(60), client.post(url, data=lines(answered)) as response:
                     answer = await response.json()
                     answered.set()
                 assert (answer["reason"], answer["groups"]) == ("deadline", ["speed"])

@@ -528,7 +528,7 @@ def test_a_client_that_is_dropped_ends_its_thread(server: Running) -> None:
     client.predict(VALUES, model="brake")
     thread = client._portal._thread
     del client
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -562,9 +562,9 @@ def test_a_call_that_is_under_way_when_the_client_closes_ends(server: Running, s
     client.warm_up(extractors, model="brake")
     with ThreadPoolExecutor() as threads:
         running = threads.submit(client.run, extractors, VALUES, LONG_MS, model="brake")
-        stuck.entered.wait(10)
+        stuck.entered.wait(60)
         client.close()
-        error = running.exception(10)
+        error = running.exception(60)
     assert isinstance(error, ClosedError) or "closed" in str(running.result().note)
 
 

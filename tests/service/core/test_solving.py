@@ -143,7 +143,7 @@ def test_what_is_at_hand_is_told_while_another_set_is_being_solved(monkeypatch: 
     thread = threading.Thread(target=arrived_model, args=(model, some(1, 2)))
     thread.start()
     try:
-        assert gate.reached.wait(20)
+        assert gate.reached.wait(60)
         assert cached_arrived_model(model, some(2, 3)) is known
         assert cached_arrived_model(model, some(0)) is not None
         assert cached_arrived_model(model, some(1, 2)) is None

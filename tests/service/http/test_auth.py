@@ -34,7 +34,7 @@ def guarded() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(guarded: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=guarded.url, timeout=30) as client:
+    with httpx.Client(base_url=guarded.url, timeout=60) as client:
         yield client
 
 
@@ -47,9 +47,10 @@ def scope_of(method: str, path: str) -> str:
 def status(client: httpx.Client, method: str, path: str, key: str | None = None) -> int:
     """Status of a request; of a refusal everything else of it is looked at too."""
     response = client.request(method, path, headers={} if key is None else bearer(key))
+    scope, wrong = 'Bearer error="insufficient_scope", scope="admin"', 'Bearer error="invalid_token"'
+    challenge = {401: "Bearer" if key is None else wrong, 403: scope}.get(response.status_code)
+    assert response.headers.get("www-authenticate") == challenge
     if response.status_code == 401:
-        reported = "Bearer" if key is None else 'Bearer error="invalid_token"'
-        assert response.headers["www-authenticate"] == reported
         assert "x-" not in "".join(name for name in response.headers if name != "x-request-id")
         assert response.headers["content-type"] == MEDIA_TYPE
         if method != "HEAD":

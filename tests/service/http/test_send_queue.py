@@ -184,7 +184,7 @@ async def test_a_send_that_waits_goes_on_in_a_task_also_for_what_is_there_before
         for _ in range(turns):
             await asyncio.sleep(0)
         happen()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert said == ["got", "done"]
 
 

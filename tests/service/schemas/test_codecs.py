@@ -150,7 +150,7 @@ def test_an_answer_of_many_rows_is_that_of_the_library_on_every_binding(
     content = msgspec.msgpack.encode({"groups": {name: packed(each) for name, each in values.items()}})
     for media_type, decode in (("application/json", msgspec.json.decode), (MSGPACK.media_type, msgspec.msgpack.decode)):
         headers = {"Content-Type": MSGPACK.media_type, "Accept": media_type}
-        answer = httpx.post(f"{service.url}/predict?model={model}", content=content, headers=headers, timeout=30)
+        answer = httpx.post(f"{service.url}/predict?model={model}", content=content, headers=headers, timeout=60)
         assert timeless(decode(answer.content)) == literal
     for form in (JSON, MSGPACK):
         with service.stream(form) as stream:

@@ -210,7 +210,7 @@ def written(messages: list[Message], request: str) -> MemoryTransport:
         state = connect(transport, app, Settings())
         state.default_headers = [(b"date", b"today")]
         transport.feed(request.encode())
-        await asyncio.wait(tuple(state.tasks), timeout=20)
+        await asyncio.wait(tuple(state.tasks), timeout=60)
         closed = transport.closed
         transport.get_protocol().connection_lost(None)
         transport.closed = closed
@@ -352,12 +352,14 @@ def test_a_client_that_sends_no_more_gets_its_answer(service: Running, kind: str
 def test_a_prediction_that_waits_for_a_session_is_answered_to_a_client_that_sends_no_more(service: Running) -> None:
     session = begin(service)
     with service.connect() as connection:
-        connection.send(f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode())
+        head = f"GET /sessions/{session}/predict?deadline_ms=19000 HTTP/1.1\r\nHost: test\r\n\r\n".encode()
+        connection.send(head + REQUESTS["a page"])
         until(lambda: service.metric("anytime_open_predictions") == 1)
         connection.sock.shutdown(socket.SHUT_WR)
         assert interim(connection), "by which the server learns of clients that are gone"
         assert post_groups(service, session, VALUES).status_code == 200
         assert final(connection)[2]["reason"] == "complete"
+        assert final(connection)[0] == 200, "what it has sent behind it is answered too"
         assert connection.at_end()
 
 

@@ -162,7 +162,7 @@ def leaves_nothing(connect: Callable[[], socket.socket], kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_closed_connection_leaves_nothing_to_the_garbage_collector(kind: str, server: Running) -> None:
-    leaves_nothing(lambda: socket.create_connection(("127.0.0.1", server.port), timeout=30), kind)
+    leaves_nothing(lambda: socket.create_connection(("127.0.0.1", server.port), timeout=60), kind)
 
 
 @pytest.mark.parametrize("kind", ["an answer", "a WebSocket with an open prediction"])
@@ -171,7 +171,7 @@ def test_an_encrypted_connection_leaves_nothing_to_the_garbage_collector(
 ) -> None:
     def connect() -> socket.socket:
         return own.trusted().wrap_socket(
-            socket.create_connection(("127.0.0.1", secure.port), timeout=30), server_hostname="localhost"
+            socket.create_connection(("127.0.0.1", secure.port), timeout=60), server_hostname="localhost"
         )
 
     leaves_nothing(connect, kind)

@@ -284,7 +284,7 @@ def test_a_client_that_does_not_read_is_cut(hasty: Running, kind: str) -> None:
     until(lambda: hasty.metric("anytime_connections") == 1)
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.connect(("127.0.0.1", hasty.port))
         if kind == "pongs":
             sock.sendall(HANDSHAKE)

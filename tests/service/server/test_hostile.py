@@ -247,11 +247,11 @@ ROWS: dict[str, tuple[str, bytes, str]] = {
 def answers(port: int, sent: bytes, expected: str) -> str:
     """Return the statuses of the answers, and `x` if the server closes; wait no longer than for the expected ones."""
     received, found = b"", ""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock:
         sock.sendall(sent)
         with suppress(TimeoutError):
             while not found.endswith("x"):
-                sock.settimeout(0.05 if found == expected else 3)
+                sock.settimeout(0.05 if found == expected else 60)
                 data = sock.recv(65_536)
                 received += data
                 statuses = re.findall(r"HTTP/1\.[01] (\d{3})", received.decode("latin-1"))

@@ -57,7 +57,7 @@ def test_a_unix_socket_serves_until_an_interrupt_removes_it(model_file: Path, tm
             with pytest.raises(AddressError, match="in use"), bind(Settings(uds=path)):
                 pass
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
     assert "Traceback" not in errors
@@ -81,7 +81,7 @@ def test_a_server_starts_without_standard_streams(model_file: Path, tmp_path: Pa
             assert client.predict(VALUES).complete
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
     assert (process.returncode, path.exists()) == (-signal.SIGTERM, False)
 
 
@@ -278,7 +278,7 @@ def test_what_is_open_is_answered_before_its_connection_closes_and_probes_are_an
         unready = service.scrape("/readyz")
         assert (unready.status_code, unready.json()["detail"]) == (503, "the service is stopping")
         assert service.scrape("/livez").status_code == 200
-        by_session = waiting.result(20).json()
+        by_session = waiting.result(60).json()
         assert (by_session["reason"], timeless(by_session)) == ("draining", reported)
         for connection, expectation in ((whole, expected(model, {})), (lines, reported)):
             status, _, answer = connection.response()

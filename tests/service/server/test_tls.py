@@ -216,7 +216,7 @@ def test_after_sighup_only_the_new_authorities_are_accepted(
 
 
 def opened(context: ssl.SSLContext, port: int, session: ssl.SSLSession | None = None) -> Connection:
-    plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=60)
     return Connection(context.wrap_socket(plain, server_hostname="localhost", session=session))
 
 

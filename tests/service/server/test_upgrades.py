@@ -126,7 +126,7 @@ async def _feed(transport: MemoryTransport, pieces: Sequence[bytes], turns: int)
     for piece in pieces:
         for _ in range(turns):
             await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             left = piece
             while left and not transport.closed:
                 left = transport.feed(left)
@@ -137,7 +137,7 @@ async def _sent(server: Server, pieces: Sequence[bytes], turns: int = 1) -> byte
     """Send requests in pieces on a new connection, and return what the server writes."""
     transport, quiet = _connected(server), 0
     await _feed(transport, pieces, turns)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while quiet < 10:  # turns in which no request is being answered
             await asyncio.sleep(0)
             quiet = 0 if server.server_state.tasks else quiet + 1
@@ -349,7 +349,7 @@ async def _streamed(server: Server, pieces: Sequence[bytes], turns: int) -> byte
     """Send a handshake and messages in pieces; wait for the answer to the messages, and close."""
     transport = _connected(server)
     await _feed(transport, pieces, turns)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not any(b'"answer"' in piece for piece in transport.pieces):
             await asyncio.sleep(0)
         await _closed(server, transport)

@@ -225,6 +225,13 @@ async def test_the_limit_of_sessions_applies_to_all_replicas_together(replicas: 
             await b.store.create(MODEL, 1, ANYONE)
 
 
+async def test_expired_sessions_do_not_count(replicas: Callable[..., Any]) -> None:
+    async with replicas(count=1, most=2, ttl_s=0.1) as (a,):
+        for pause_s in (0.0, 0.15, 0.0):  # the first has expired when the third begins
+            await a.store.create(MODEL, 1, ANYONE)
+            await asyncio.sleep(pause_s)
+
+
 async def test_the_first_post_at_any_replica_sets_the_number_of_rows(session: Callable[..., Any]) -> None:
     async with session() as (name, a, b):
         early = await b.store.get(name)  # when there were no values yet

@@ -189,7 +189,7 @@ def test_deleting_a_session_answers_its_waiting_predictions(
     post_groups(service, session, {"speed": [2.0]})
     waiting = [wait(threads, service, session, deadline_ms=LONG_MS) for _ in range(3)]
     assert service.delete(f"/sessions/{session}").status_code == 204
-    for answer in (each.result(20).json() for each in waiting):
+    for answer in (each.result(60).json() for each in waiting):
         assert (answer["reason"], timeless(answer)) == ("end", expected(model, {"speed": [2.0]}))
     problem_in(service.delete(f"/sessions/{session}"), 410)
 
@@ -202,11 +202,11 @@ def test_several_predictions_wait_at_once_with_their_own_options(
         wait(threads, service, session, **options)
         for options in ({"deadline_ms": LONG_MS, "budget": 1}, {"deadline_ms": LONG_MS}, {"deadline_ms": 30})
     )
-    assert short.result(20).json()["groups"] == []
+    assert short.result(60).json()["groups"] == []
     post_groups(service, session, {"speed": VALUES["speed"]})
-    assert timeless(cheap.result(20).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
+    assert timeless(cheap.result(60).json()) == expected(model, {"speed": VALUES["speed"]}, 1)
     post_groups(service, session, VALUES)
-    answer = whole.result(20).json()
+    answer = whole.result(60).json()
     assert (answer["reason"], timeless(answer)) == ("complete", expected(model, VALUES) | {"replaced": ["speed"]})
 
 
@@ -275,7 +275,7 @@ def test_a_failed_waiting_prediction_does_not_fail_the_post(
     with logged() as records, monkeypatch.context() as patched:
         patched.setattr(OpenPrediction, "took", fail)
         assert post_groups(service, session, VALUES).status_code == 200
-        problem = problem_in(waiting.result(20), 500)  # who waits may hear of them after who posted
+        problem = problem_in(waiting.result(60), 500)  # who waits may hear of them after who posted
     assert "secret" not in problem["detail"]
     assert records
     assert service.get(f"/sessions/{session}/predict").json()["prefix"] == 3

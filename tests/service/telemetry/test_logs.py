@@ -264,7 +264,7 @@ def test_an_answer_caused_by_another_request_is_logged_for_the_request_that_pred
         waiting = threads.submit(ask, f"{where}/predict?deadline_ms=9000")
         until(lambda: service.metric("anytime_open_predictions") == 1)
         httpx.post(f"{where}/groups", json=VALUES, headers={"x-request-id": "giver"})
-        assert waiting.result(20).json()["reason"] == "complete"
+        assert waiting.result(60).json()["reason"] == "complete"
         until(lambda: bool(sink.getvalue()))
         [line] = lines(sink)
     assert (line["message"].startswith("answered"), line["request_id"]) == (True, "asker")

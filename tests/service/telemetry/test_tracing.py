@@ -53,7 +53,7 @@ def traced(monkeypatch: pytest.MonkeyPatch, url: str) -> Iterator[Running]:
             yield service
     finally:
         loaded.close()
-        sender.join(20)
+        sender.join(60)
         assert not sender.is_alive()
 
 
