@@ -112,7 +112,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
             # Relative: the server knows neither the address nor the prefix at which a proxy serves it.
             return Response(None, 307, {"location": f"../{quote(place.rpartition('/')[2])}{query and '?'}{query}"})
         if status == 405:  # the framework lists only the methods of the first route
-            headers["allow"] = ", ".join(_methods_at(path))
+            headers["allow"] = ", ".join(_methods_at(path)) or headers.get("allow", "")
         details = {
             404: f"there is no route {path}; /docs lists the routes",
             405: f"{request.method} is not allowed at {path}; allowed: {headers.get('allow')}",

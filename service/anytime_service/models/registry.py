@@ -52,9 +52,6 @@ class ModelRegistry:
         """Return a registry of loaded models; raise RegistryError if two unsaved models have the same name."""
         return cls(_by_name(models))
 
-    def __len__(self) -> int:
-        return len(self.models)
-
     def __iter__(self) -> Iterator[Model]:
         """Iterate over the newest version of each model."""
         return (versions[0] for versions in self.models.values())
