@@ -118,7 +118,7 @@ def route_of(scope: Scope) -> RouteSpec | None:
     """Return the route of a request or WebSocket, None without one; it is matched once, with its `path_params`."""
     if ROUTE not in scope:
         scope[ROUTE], scope["path_params"] = find(scope.get("method", "GET"), path_of(scope))
-    return cast(RouteSpec | None, scope[ROUTE])
+    return cast("RouteSpec | None", scope[ROUTE])
 
 
 def find(method: str, path: str) -> tuple[RouteSpec | None, dict[str, Any]]:
