@@ -145,7 +145,7 @@ PIPE_S = 10.0
 
 def is_pipe(path: Path) -> bool:
     """Return whether a path is neither a file nor a folder but, say, a pipe, which can be read only once."""
-    return path.exists() and not (path.is_file() or path.is_dir())
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # `Path.exists` may raise
 
 
 def _content(path: Path, what: str, kind: type[AnytimeError], remedy: str = "") -> bytes:

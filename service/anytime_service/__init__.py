@@ -33,7 +33,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from anytime_service.telemetry.tracing import checked_environment  # noqa: PLC0415
-
-    with checked_environment():  # the framework reads OpenTelemetry's variables, which count only where traces are on
+    try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ValueError:  # the framework reads OpenTelemetry's variables, which count only where traces are on
+        from anytime_service.telemetry.tracing import checked_environment  # noqa: PLC0415
+
+        with checked_environment():
+            return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

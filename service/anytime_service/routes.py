@@ -1,16 +1,15 @@
 """The routes of the service: one entry of `ROUTES` for each, which everything else reads.
 
-A request is matched once, by
-`route_of`: authentication reads the scope, the server which requests are probes and how a prediction that is not
-admitted is refused, tracing which requests have no spans, and the tests of the guides the paths. A path that is not in
-the table requires the scope `admin`, so that a new route is closed by default.
+A request is matched once, by `route_of`: authentication reads the scope, the server which requests are probes and how a
+prediction that is not admitted is refused, tracing which requests have no spans, and the tests of the guides the paths.
+A path that is not in the table requires the scope `admin`, so that a new route is closed by default.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from starlette.types import Scope
 
@@ -119,8 +118,7 @@ def route_of(scope: Scope) -> RouteSpec | None:
     """Return the route of a request or WebSocket, None without one; it is matched once, with its `path_params`."""
     if ROUTE not in scope:
         scope[ROUTE], scope["path_params"] = find(scope.get("method", "GET"), path_of(scope))
-    found: RouteSpec | None = scope[ROUTE]
-    return found
+    return cast("RouteSpec | None", scope[ROUTE])
 
 
 def find(method: str, path: str) -> tuple[RouteSpec | None, dict[str, Any]]:

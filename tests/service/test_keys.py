@@ -109,7 +109,8 @@ def test_a_file_of_no_keys_is_an_error_that_names_it_and_no_key(file: Path, cont
     with pytest.raises(KeysError, match=f"key file '{file}'") as refused:
         KeyRing((), file)
     assert SECRET not in repr(refused.value)
-    for path, why in ((file.with_name("nothing"), "no such file"), (file.parent, "is a directory")):
+    paths = {"nothing": "no such file", ".": "is a directory", "k" * 300: "file name too long"}
+    for path, why in ((file.parent / name, why) for name, why in paths.items()):
         with pytest.raises(KeysError, match=f"cannot read key file .*: {why}"):
             KeyRing((), path)
 

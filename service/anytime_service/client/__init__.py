@@ -43,7 +43,7 @@ __all__ = [
     "Session",
 ]
 
-_REQUIREMENTS = ("anyio", "httpx", "msgspec", "websockets")
+_REQUIREMENTS = ("httpx", "msgspec", "websockets")
 
 
 def __getattr__(name: str) -> Any:

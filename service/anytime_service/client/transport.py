@@ -21,11 +21,13 @@ import logging
 import math
 import os
 import re
+import socket
 import time
 from abc import ABC, abstractmethod
+from asyncio.staggered import staggered_race
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
@@ -34,7 +36,6 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies
 
-import anyio.abc
 import httpx
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
@@ -416,17 +417,14 @@ class Network(Transport):
 
     async def _handshake(self) -> Socket:
         where: dict[str, Any] = {"ssl": self._context, "proxy": self._proxy}
-        parts = urlsplit(self.http)
-        host = parts.hostname or ""
         if self.uds:
             where = {"unix": True, "path": self.uds}
         elif isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop):
             where["happy_eyeballs_delay"] = NEXT_AFTER_S
-        elif self._proxy is None and ":" not in host and host.strip("0123456789."):
-            # uvloop has no such option: a first connection to a name shows which address answers.
-            connecting = anyio.connect_tcp(host, parts.port or PORTS[parts.scheme])
-            async with asyncio.timeout(self.timeout_s), await connecting as found:
-                where["host"] = found.extra(anyio.abc.SocketAttribute.remote_address)[0]  # noqa: S610  (not of Django)
+        elif self._proxy is None:  # uvloop has no such option
+            parts = urlsplit(self.http)
+            async with asyncio.timeout(self.timeout_s):
+                where["sock"] = await _connected(parts.hostname or "", parts.port or PORTS[parts.scheme])
         return await _Connect(
             self.stream,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -439,6 +437,24 @@ class Network(Transport):
             max_size=MAX_REPLY_BYTES,
             **where,
         )
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected to the first address of a name that answers; raise OSError if none does."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    made, _, errors = await staggered_race([partial(_attempt, *each) for each in found], NEXT_AFTER_S)
+    if isinstance(made, socket.socket):
+        return made
+    raise OSError("; ".join(dict.fromkeys(map(str, errors))))
+
+
+async def _attempt(family: int, kind: int, protocol: int, _name: str, address: Any) -> socket.socket:
+    with ExitStack() as opened:
+        made = opened.enter_context(socket.socket(family, kind, protocol))
+        made.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(made, address)
+        opened.pop_all()
+    return made
 
 
 class InProcess(Transport):

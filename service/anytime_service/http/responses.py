@@ -108,11 +108,11 @@ async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, headers = error.status_code, {name.lower(): value for name, value in (error.headers or {}).items()}
         place, query = path.removesuffix("/"), request.url.query
-        if status == 404 and place != path and _methods_at(place):
+        if status == 404 and place != path and _methods_at(request, place):
             # Relative: the server knows neither the address nor the prefix at which a proxy serves it.
             return Response(None, 307, {"location": f"../{quote(place.rpartition('/')[2])}{query and '?'}{query}"})
         if status == 405:  # the framework lists only the methods of the first route
-            headers["allow"] = ", ".join(_methods_at(path))
+            headers["allow"] = ", ".join(_methods_at(request, path)) or headers.get("allow", "")
         details = {
             404: f"there is no route {path}; /docs lists the routes",
             405: f"{request.method} is not allowed at {path}; allowed: {headers.get('allow')}",
@@ -124,9 +124,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return problem_response(_at(path, problem), headers)
 
 
-def _methods_at(path: str) -> list[str]:
-    """Return the methods of all routes of a path."""
-    return sorted(method for method in _METHODS if find(method, path)[0] is not None)
+def _methods_at(request: Request, path: str) -> list[str]:
+    """Return the methods of all routes of a path; the metrics port has few of `ROUTES`."""
+    own = {getattr(route, "path", "") for route in request.app.routes}
+    return sorted(method for method in _METHODS if (route := find(method, path)[0]) and route.path in own)
 
 
 def _at(path: str, problem: Problem) -> Problem | InferProblem:

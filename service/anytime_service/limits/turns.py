@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from anytime.inference.deadline import STALL_S, LateReading
 from anytime_service.clock import now_ms
@@ -46,8 +46,7 @@ def finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
     try:
         coroutine.send(None)
     except StopIteration as done:
-        result: Result = done.value
-        return result
+        return cast(Result, done.value)
     coroutine.close()
     raise RuntimeError(f"{coroutine} waits for something; it needs the event loop")
 

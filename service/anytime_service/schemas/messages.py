@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -458,5 +458,4 @@ def received_values(model: Model, group: str, values: Any, dtype: Dtype | None, 
             "dtype", f"values of group {group!r} are lists and have no dtype; omit dtype, or pack the values"
         )
     check_rows(count_rows(values), max_rows)
-    decoded: Values | Array = values
-    return decoded
+    return cast("Values | Array", values)

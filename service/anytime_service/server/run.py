@@ -37,7 +37,6 @@ from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import AddressError, CertificateError, KeysError
 from anytime_service.hangup import remembered
-from anytime_service.keys import KeyRing
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import SIDE_CONNECTIONS, Connections, LoadShedding, raise_file_limit
 from anytime_service.server.http_protocol import HttpProtocol
@@ -138,7 +137,12 @@ def _unix(path: Path) -> socket.socket:
             if probe.connect_ex(str(path)) == 0:
                 raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         path.unlink()  # a server that was killed did not remove it
-    return socket.create_server(str(path), family=socket.AF_UNIX)
+    with contextlib.ExitStack() as opened:
+        listening = opened.enter_context(socket.socket(socket.AF_UNIX))
+        listening.bind(str(path))  # the error of `create_server` has no reason if the path is too long
+        listening.listen()
+        opened.pop_all()
+    return listening
 
 
 def control_collections() -> None:
@@ -276,8 +280,7 @@ class Server(uvicorn.Server):
         service.metrics.gauges["connections"].set_function(lambda: len(self.server_state.connections))
         self._settings = settings
         self._service = service
-        self._keys: KeyRing = state.keys
-        self._keys.changed = lambda: state.stream.dismiss(state.keys.contains)
+        state.keys.changed = lambda: state.stream.dismiss(state.keys.contains)
         self._listening = side
         self._side = ServerState()
         self._ticked_ms: float | None = None
@@ -301,7 +304,9 @@ class Server(uvicorn.Server):
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
         self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
         self.started = True
-        self._watching = asyncio.get_running_loop().create_task(self._keys.watch(self._service.tuning.key_check_s))
+        self._watching = asyncio.get_running_loop().create_task(
+            self._state.keys.watch(self._service.tuning.key_check_s)
+        )
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
             if remembered:
@@ -361,7 +366,7 @@ class Server(uvicorn.Server):
         return stop
 
     def _on_hangup(self) -> None:
-        self._keys.reload()
+        self._state.keys.reload()
         if self.context is not None:
             try:
                 reload_certificates(self.context, self._settings)

@@ -156,9 +156,7 @@ class Session:
             event(active)
 
     def noted(self, answer: Answer) -> Answer:
-        if self.note is None:
-            return answer
-        return replace(answer, note="; ".join(filter(None, (answer.note, self.note))))
+        return replace(answer, note="; ".join(filter(None, (answer.note, self.note))) or None)
 
 
 def gone() -> GoneSessionError:

@@ -158,6 +158,14 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(service: Running)
         assert response.headers["allow"] == allowed
 
 
+async def test_the_methods_of_a_route_that_a_program_adds_are_those_of_its_405() -> None:
+    app = create_app(ModelRegistry.of([small_model()]), LIMITS)
+    app.add_api_route("/own", lambda: None)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        response = await client.patch("/own")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+
+
 def test_with_several_models_a_request_names_one(several: Running) -> None:
     assert assert_problem(several, several.post({"groups": VALUES}), 422)["field"] == "model"
 

@@ -752,9 +752,12 @@ def test_a_name_without_an_address_that_answers_is_an_error(resolve: Callable[..
             ANSWERING[kind](client)
 
 
-async def test_another_event_loop_connects_to_any_address(server: Running) -> None:
+async def test_another_event_loop_connects_to_any_address_and_only_once(network: Network) -> None:
     """uvloop, in which this runs, has no option for it; the IPv6 address of localhost, if there is one, refuses."""
-    async with AsyncClient(f"http://localhost:{server.port}") as client:
+    opened = await Way(f"http://localhost:{network.port}", None, WAIT_S).open()
+    await opened.close()
+    assert network.connections == 1
+    async with AsyncClient(f"http://localhost:{network.port}") as client:
         assert await client.models()
         assert (await client.predict(VALUES)).complete
 
@@ -865,7 +868,7 @@ def serving(request: pytest.FixtureRequest, own: Certificate) -> Iterator[tuple[
     settings = Settings(port=0, max_deadline_ms=60_000, max_lateness_ms=5_000, **tls)
     app = create_app(ModelRegistry.of([small_model()]), settings)
     with running(app, settings) as server:
-        url = f"{'https' if encrypted else 'http'}://127.0.0.1:{server.port}"
+        url = f"{'https' if encrypted else 'http'}://localhost:{server.port}"
         yield app.state.service, url, own.trusted() if encrypted else None
 
 

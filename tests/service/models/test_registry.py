@@ -45,7 +45,7 @@ def test_of_several_versions_of_a_name_the_newest_answers_and_each_can_be_named(
         for i, (name, day) in enumerate(days.items())
     }
     registry = load_registry([tmp_path])
-    assert (len(registry), [model.version for model in registry]) == (1, [made["new"].version])
+    assert (len(registry.models), [model.version for model in registry]) == (1, [made["new"].version])
     assert registry.get().version == registry.get("brake").version == made["new"].version
     assert [each.version for each in registry.models["brake"]] == [made[n].version for n in ("new", "middle", "old")]
     for model in made.values():

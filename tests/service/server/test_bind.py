@@ -11,7 +11,7 @@ import pytest
 
 from anytime.errors import AnytimeError
 from anytime_service import cli
-from anytime_service.errors import KeysError
+from anytime_service.errors import AddressError, KeysError
 from anytime_service.server.run import bind
 from anytime_service.settings import Settings
 from models.commands import Capture, ran, refusal
@@ -76,6 +76,14 @@ def test_all_addresses_of_ipv6_include_those_of_ipv4() -> None:
         for port in (service.port, service.metrics_port):
             for host in ("127.0.0.1", "[::1]"):
                 assert httpx.get(f"http://{host}:{port}/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("s" * 200, "af_unix path too long;"), ("none/s", "no such file or directory;")]
+)
+def test_a_path_that_no_unix_socket_can_have_is_an_error_that_says_why(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(AddressError, match=f": {why}"), bind(Settings(uds=tmp_path / name)):
+        pass
 
 
 def test_a_unix_socket_is_removed_unless_it_is_that_of_another_server(tmp_path: Path) -> None:

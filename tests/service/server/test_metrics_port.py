@@ -25,7 +25,7 @@ def test_metrics_are_on_their_own_port_and_nowhere_else_for_hosts_that_are_allow
         assert service.metric("anytime_predictions_total", model="brake", reason="end") == 1
         for path, reported in (("/livez", {"status": "ok"}), ("/readyz", {"status": "ok", "sessions": "memory"})):
             assert (service.get(path).json(), service.scrape(path).json()) == (reported, reported)
-        for path in ("/models", "/predict", "/docs", "/", "/openapi.json"):
+        for path in ("/models", "/models/", "/predict", "/docs", "/", "/openapi.json"):
             problem_in(service.scrape(path), 404)
         assert {"x-request-id", "date"} <= set(service.scrape().headers)
         for headers in ({"Host": "attacker.example"}, {"Origin": "https://attacker.example"}):

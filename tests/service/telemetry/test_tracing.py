@@ -16,6 +16,7 @@ from threading import enumerate as enumerate_threads
 import httpx
 import pytest
 
+import anytime_service
 from anytime.errors import AnytimeError
 from anytime_service.app import create_app
 from anytime_service.models.registry import ModelRegistry
@@ -226,6 +227,14 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_variable(environment: dict
 def test_the_protocol_of_traces_has_priority() -> None:
     stated = {"ENDPOINT": "http://c:4318", "PROTOCOL": "grpc", "TRACES_PROTOCOL": "http/protobuf"}
     assert collector({f"OTEL_EXPORTER_OTLP_{name}": value for name, value in stated.items()}) == "http://c:4318"
+
+
+def test_another_protocol_of_an_application_that_makes_its_own_traces_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (COLLECTOR | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}).items():
+        monkeypatch.setenv(name, value)
+    assert anytime_service.create_app is create_app
 
 
 def test_without_the_packages_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
