@@ -131,7 +131,7 @@ def reloaded(registry: ModelRegistry, name: str | None = None, *, force: bool = 
 
 
 def _read(file: Path, before: _File | None, *, force: bool) -> _File:
-        """Load a file of `_files` unless it is as `before`; raise RegistryError if none was found, else as `reloaded`."""
+    """Load a file of `_files` unless it is as `before`; raise RegistryError if none was found, else as `reloaded`."""
     if file.is_dir():
         raise RegistryError(f"folder {str(file)!r} has no {SUFFIX} file; train a model with --out into it")
     if not file.exists():
