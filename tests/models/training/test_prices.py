@@ -147,6 +147,19 @@ def test_columns_are_lines_where_curves_need_much_memory_also_compared_with_the_
     assert Expansion.of(found).plain.size == columns if lines else found is groups
 
 
+@pytest.mark.parametrize(("memory", "knots"), [(None, 63), (3 * 10**8, 7), (10**6, 0)])
+def test_curves_need_no_more_memory_than_there_is(
+    memory: int | None, knots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prices, "memory_limit", lambda: memory)
+    names = [f"x{j}" for j in range(20)]
+    basis = {"basis": "auto", "knots": [*map(float, range(63))], "levels": []}
+    groups = load_groups({"groups": {"g": names}, "bases": dict.fromkeys(names, basis)})
+    found, said = affordable(groups, 200_000, 5)
+    assert Expansion.of(found).plain.size == 20 * (1 + knots)
+    assert len(said) == (knots == 0)
+
+
 @pytest.mark.usefixtures("desk")
 def test_both_doors_say_what_was_too_expensive(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
