@@ -136,7 +136,7 @@ def affordable_levels(
     `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
     """
     coarse, simple = (expansion.reduced(choice)[0] for choice in CHEAPER)
-    if expansion.size == simple.size or target.family.least_squares:
+    if expansion.size == simple.size:
         return expansion.groups, ()
     size, said = Size.of(target, options, simple, rows, folds), list[str]()
     for what, most, fewer in (("finer curves", expansion, coarse), ("levels next to their curves", coarse, simple)):

@@ -87,7 +87,6 @@ def test_the_size_counts_the_most_levels_and_a_middle_number_of_hinges() -> None
         (BINARY, 2_000, 200, True),
         (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 200, False),
         (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 0, True),
-        (Target("regression", ("y",)), 200_000, 200, True),
     ],
 )
 def test_levels_of_numbers_and_finer_curves_are_candidates_unless_a_likelihood_takes_long(

@@ -74,28 +74,31 @@ class Hinge(Basis):
             different = _Different.of(sample)
             if knots is None and levels is None and len(different.values) <= 2:
                 return cls(K, (), ())  # all terms but the column itself are collinear with it
-            knots = cls._knots(K, sample, different) if knots is None else knots
+        if knots is None:
+            knots = cls._adapted(sample.quantiles(np.arange(1, K + 1) / (K + 1)), sample, different)
         ordered = tuple(sorted({*knots} if cls.sizes else knots))
         if given.knots is not None and (knots != ordered or not (cls.sizes or len(knots) in (0, K))):
             expected = "different numbers" if cls.sizes else f"{OCTILES} octiles, or {FINEST} quantiles,"
             raise GroupsError(f"its knots are {list(knots)}; expected {expected} in ascending order")
         if levels is None:
-            return cls._with_levels(K, ordered, sample, different)
+            curve = cls(K, ordered, tuple(different.values[different.common].tolist()))
+            return curve._completed(sample, different)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels):
             raise GroupsError(f"its levels are {list(levels)}; expected numbers for basis {cls.name!r}")
         stated = sorted({*map(float, levels)})
         return cls(K, ordered, tuple(compress(stated, distinct_values(np.array(stated)))))
 
     @classmethod
-    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
-        return sample.quantiles(np.arange(1, K + 1) / (K + 1))
+    def _adapted(cls, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
+        """Return the knots instead of some quantiles of a sample."""
+        return knots
 
-    @classmethod
-    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:  # noqa: ARG003
-        return cls(K, knots, tuple(different.values[different.common].tolist()))
+    def _completed(self, sample: ColumnSample, different: _Different) -> Self:  # noqa: ARG002
+        """Return the curve with what it needs besides, as the sample shows."""
+        return self
 
     def described(self) -> ColumnBasis:
-        own: dict[str, Any] = {} if self.line is None else {"line": self.line}
+        own: dict[str, Any] = {name: part for name in ("line", "points", "point_rows") if (part := getattr(self, name))}
         name = f"{self.name}:{self.size}" if self.sizes else self.name
         return ColumnBasis(basis=name, knots=self.knots, levels=self.levels, **own)
 
@@ -156,28 +159,22 @@ class Octiles(Hinge):
         return replace(basis, line=line, points=points, point_rows=rows)
 
     @classmethod
-    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:
+    def _adapted(cls, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> tuple[float, ...]:
         """Return the octiles; if all of them are common values, the median of the others."""
-        knots = super()._knots(K, sample, different)
         if not {*knots} <= {*different.values[different.common].tolist()}:
             return knots
-        return different.without_common(sample).quantiles([0.5] * K) or knots
+        return different.without_common(sample).quantiles([0.5] * len(knots)) or knots
 
-    @classmethod
-    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
-        curve = super()._with_levels(K, knots, sample, different)
-        points, rows = different.next_to(curve, sample)
-        if not points and (finer := different.finer(curve, sample)):
-            curve = replace(curve, size=FINEST, knots=finer)
-        return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
+    def _completed(self, sample: ColumnSample, different: _Different) -> Self:
+        """Return the curve with levels next to it, or finer, if the sample shows that these explain more."""
+        points, rows = different.next_to(self, sample)
+        if not points and (finer := different.finer(self, sample)):
+            return replace(self, size=FINEST, knots=finer)
+        return replace(self, levels=tuple(sorted((*self.levels, *points))), points=points, point_rows=rows)
 
     @property
     def choices(self) -> tuple[int, ...]:
         return tuple(size for size in (0, 1, 3, OCTILES, FINEST) if size <= self.size)
-
-    def described(self) -> ColumnBasis:
-        own = {"points": self.points, "point_rows": self.point_rows}
-        return super().described().model_copy(update={name: part for name, part in own.items() if part})
 
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
         """Return the basis `hinge:K` of the same values, or `linear` for 0."""
