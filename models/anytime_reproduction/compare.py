@@ -18,7 +18,6 @@ from anytime.evaluation.classes import ClassMeasures, class_measures
 from anytime.evaluation.evaluate import table_moments
 from anytime.evaluation.plots import FORMATS
 from anytime.model.model import affordable
-from anytime.moments.moments import HeldOutMoments
 from anytime.tabulated import Series, Tabulated
 from anytime.training.train import train
 from anytime_reproduction import comparison
@@ -73,9 +72,9 @@ def compare(
     held, expansion = None, fitted.expansion
     if tested is not None:
         rows = replace(tested, groups=expansion.groups)
-        own = table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
-        gram = fitted.gram
-        held = HeldOutMoments.of(own, gram.x_mean, gram.x_scale, gram.y_mean, gram.y_scale)
+        held = fitted.gram.held_out_moments(
+            table_moments(rows, n_jobs=plan.n_jobs).with_indicator_features(expansion.indicated)
+        )
     compared = comparison.compare(fitted.gram, expansion.terms, fitted.alpha, held, level)
     of_classes = tested is not None and tested.target.classes is not None
     classes = {

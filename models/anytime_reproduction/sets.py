@@ -69,8 +69,7 @@ class RealSet:
     def split(self, number: int) -> Split:
         train, test = self.splits[number]
         gram = Gram.of(Moments.merged([self.moments[part] for part in train]))
-        held = HeldOutMoments.of(self.moments[test], gram.x_mean, gram.x_scale, gram.y_mean, gram.y_scale)
-        return Split(gram, held, np.flatnonzero(self.part == test))
+        return Split(gram, gram.held_out_moments(self.moments[test]), np.flatnonzero(self.part == test))
 
     def measured(self, rows: Index, scores: Float) -> Float | None:
         """Return the natural measure of scores (models, rows) on some rows, (models,); larger is better."""

@@ -14,7 +14,7 @@ from anytime.errors import TrainingError
 from anytime.groups import FeatureGroups
 from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
-from anytime.moments.moments import Gram, HeldOutMoments
+from anytime.moments.moments import Gram
 from anytime.selection import Rule, sequence, sequencer
 from anytime.training.fit import fit, guarantee
 from anytime.training.options import Options
@@ -162,8 +162,7 @@ def test_the_shrunken_curve_is_the_paths_own_weights_on_rows() -> None:
     train, test = (X[:50], Y[:50]), (X[50:], Y[50:])
     gram = Gram.of(moments_of(*train))
     path = sparse_entries(gram, groups).path
-    held = HeldOutMoments.of(moments_of(*test), gram.x_mean, gram.x_scale, gram.y_mean, gram.y_scale)
-    costs, by_response = shrunken_curve(path, groups, held)
+    costs, by_response = shrunken_curve(path, groups, gram.held_out_moments(moments_of(*test)))
     explained = by_response.sum(axis=1)
     Xs, Ys = (test[0] - gram.x_mean) / gram.x_scale, (test[1] - gram.y_mean) / gram.y_scale
     paid: set[int] = set()

@@ -433,6 +433,9 @@ class Gram:
             constant=self.constant[columns],
         )
 
+    def held_out_moments(self, moments: Moments) -> HeldOutMoments:
+        return HeldOutMoments.of(moments, self.x_mean, self.x_scale, self.y_mean, self.y_scale)
+
     @property
     def own(self) -> HeldOutMoments:
         return HeldOutMoments(self.S, self.q, self.yy, self.yy, self.weight)

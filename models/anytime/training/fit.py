@@ -92,16 +92,10 @@ class Fit(Choice[GroupOrder]):
         return None if self.measured is None else self.measured.mean
 
     @cached_property
-    def added(self) -> list[list[str]]:
-        """Return the groups that each step adds, without products."""
-        names = self.expansion.groups.names
-        return [[names[group] for group in step.adds if group < len(names)] for step in self.sequence.steps]
-
-    @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
         """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
         groups = self.expansion.groups
-        order = [groups.positions[name] for names in self.added for name in names]
+        order = [group for step in self.sequence.steps for group in step.adds if group < len(groups)]
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
     def stopped(self, *left_out: str) -> Stopped | None:
@@ -156,13 +150,14 @@ class Fit(Choice[GroupOrder]):
         if terms.products:
             covered, own = terms.with_own_products()
             gram = gram.restricted(own)
-        costs, deviance, added = self.sequence.costs, self.learned.deviance, self.added
+        costs, deviance, known = self.sequence.costs, self.learned.deviance, self.expansion.groups.names
+        added = [tuple(known[g] for g in step.adds if g < len(known)) for step in self.sequence.steps]  # no products
         pairs = groups.joined_pairs(added)
         errors, best = (None, None) if self.measured is None else (self.measured.mean, self.measured.best)
         steps = tuple(
             StepRecord(
                 group=added[k - 1][-1],
-                adds=tuple(added[k - 1]),
+                adds=added[k - 1],
                 pairs=pairs[k - 1],
                 cost=step.cost,
                 cumulative_cost=float(costs[k]),
@@ -318,19 +313,20 @@ def fit(
         if options.pairs == "auto" and (more := paired_by(nested[-1])) is not nested[-1]:
             nested.append(more)
         most = used = nested[-1]
-        problem: Problem[Any, Any] = problem_of(most.terms, simple=first)
+        problem: Problem[Any, Any] = problem_of(most.terms, simple=None if most is nested[0] else first)
         if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
         used = used if options.pairs == "auto" else paired_by(used)
-        problem = problem if used is most else problem_of(used.terms, simple=first)
+        if used is not most:
+            problem = problem_of(used.terms, simple=None if used is nested[0] else first)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
             lines = lines if options.pairs == "auto" else paired_by(lines)
-            simple = problem_of(lines.terms)
-            used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
+            of_lines = problem_of(lines.terms)
+            used, problem = (used, problem) if problem.has_less_error(of_lines) else (lines, of_lines)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)

@@ -110,9 +110,7 @@ def split(parts: Sequence[Moments]) -> list[Fold]:
     """Hold out each of the parts in turn; skip parts without rows."""
     held = [parts[f] for f in with_rows(parts)]
     trains = zip(map(Gram.of, others(held)), held, strict=True)
-    return [
-        Fold(t, HeldOutMoments.of(part, t.x_mean, t.x_scale, t.y_mean, t.y_scale), part.weight) for t, part in trains
-    ]
+    return [Fold(train, train.held_out_moments(part), part.weight) for train, part in trains]
 
 
 def rows_are_fewer(rows: int, columns: int, groups: int) -> bool:

@@ -244,7 +244,7 @@ class Problem(ABC, Generic[T, S]):
     ----------
     simple : Terms | None
         Some of the terms, without pairs or levels that take long: the penalty whose order of these is best orders all.
-        None, or the same object, are all terms.
+        None are all terms.
     """
 
     terms: Terms
@@ -281,7 +281,7 @@ class Problem(ABC, Generic[T, S]):
     @property
     def rough(self) -> Callable[[float], GroupOrder] | None:
         """Return a cheaper search whose orders are close enough to choose the penalty with, if there is one."""
-        return None if self.simple in (None, self.terms) or self.options.epsilon is not None else self.squares()
+        return None if self.simple is None or self.options.epsilon is not None else self.squares()
 
     def squares(self) -> Callable[[float], GroupOrder]:
         """Return the search by least squares on the simple terms; the orders have these columns only."""
@@ -363,9 +363,7 @@ class Problem(ABC, Generic[T, S]):
             exhaustive = options.one_se and not self.one_by_one
             distances = EVERY if exhaustive else FINE if refine else COARSE
             # With pairs, searches take long.
-            choice = choose(
-                self, distances, COARSE if self.groups.products and self.simple in (None, self.terms) else None
-            )
+            choice = choose(self, distances, COARSE if self.groups.products and self.simple is None else None)
         else:
             sequence = self.orders(self.data)(options.grid[0])
             choice = Choice(options.grid[0], sequence, np.full(len(sequence.ends), options.grid[0]))

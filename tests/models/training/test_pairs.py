@@ -223,7 +223,7 @@ def test_pairs_inside_groups_keep_the_guarantee_of_groups_with_these_columns() -
 
 
 def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
-    found = case(1).fitted().guarantee
+    found = case(1).model().manifest.guarantee
     why = "pairs of columns join groups that gain more together, which the theorems do not cover"
     assert (found.gamma, found.why) == (None, why)
 
