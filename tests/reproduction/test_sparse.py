@@ -16,7 +16,7 @@ from anytime.model.prefixes import staircase
 from anytime.moments.accumulate import fold_moments_of, moments_of
 from anytime.moments.moments import Gram
 from anytime.selection import Rule, sequence, sequencer
-from anytime.training.fit import fit
+from anytime.training.fit import fit, guarantee
 from anytime.training.options import Options
 from anytime.types import Float
 from anytime_reproduction.lasso import sparse
@@ -140,7 +140,8 @@ def test_the_order_is_the_same_at_every_penalty_and_learned_once(monkeypatch: py
     assert learned.call_count == 1 + 1 + 3
     at = sequencer(fitted.gram, groups, Rule("sparse"))
     assert at(1e-7).columns.tolist() == at(10.0).columns.tolist() == fitted.sequence.columns.tolist()
-    assert fitted.guarantee.why == "the theorems cover fr and omp, not sparse"
+    why = guarantee(fitted.gram, groups, fitted.options, fitted.alpha).why
+    assert why == "the theorems cover fr and omp, not sparse"
 
 
 def test_a_path_that_is_not_solved_orders_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

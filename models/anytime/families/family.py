@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
@@ -78,7 +79,7 @@ class Family(ABC):
             raise TrainingError(f"family is {f'{cls.name}:{parameter}'!r}; expected {cls.name!r} without a parameter")
         return cls()
 
-    @property
+    @cached_property
     def label(self) -> FamilyName:
         """The name with its parameter, as model files store it."""
         return self.name

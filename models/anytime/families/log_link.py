@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from math import log, nan
 from typing import ClassVar, Self
 
@@ -134,7 +135,7 @@ class NegativeBinomial(LogLink):
             )
         return cls(dispersion)
 
-    @property
+    @cached_property
     def label(self) -> FamilyName:
         return f"{self.name}:{str(self.dispersion).removesuffix('.0')}"
 

@@ -121,16 +121,6 @@ class PrefixModels:
             own_intercepts=None if self.own_intercepts is None else self.own_intercepts[: steps + 1],
         )
 
-    def restricted(self, columns: Index, expansion: Expansion) -> PrefixModels:
-        """Return the same models for a table of some terms (ascending), including all that the sequence uses."""
-        return replace(
-            self,
-            mean=self.mean[columns],
-            scale=self.scale[columns],
-            columns=np.searchsorted(columns, self.columns),
-            expansion=expansion,
-        )
-
 
 def staircases(factor: Factor, z: Float, ends: Index) -> Iterator[tuple[slice, Float]]:
     """Yield the coefficients of some prefixes of one factored C at a time, in standard units: W (prefixes, P, longest).

@@ -215,17 +215,12 @@ class Search(ABC):
     def unpaid(self, group: int) -> set[int]:
         return {p for p in self.groups.prerequisites[group] if not self.state.selected[p]}
 
-    def locked(self) -> dict[int, tuple[int, ...]]:
-        """Return the remaining groups whose step adds unpaid prerequisites or products, and all that it adds."""
-        steps = {g: self.adds(g) for g in self.groups.linked if not self.state.selected[g]}
-        return {g: adds for g, adds in steps.items() if len(adds) > 1}
-
     def choose(
         self, among: Index, costs: Float, scores: Float, locked: Iterable[int], *, cost_blind: bool
     ) -> tuple[int, ...]:
         """Return the best step `among` some groups: groups in order of computation, the selected one last.
 
-        `costs` and `scores` (groups,) are those of each group's step.
+        `costs` and `scores` (groups,) are those of each group's step; `locked` groups are not alone in theirs.
         """
         free = among[costs[among] == 0]
         if cost_blind or len(free):
@@ -257,7 +252,8 @@ class Search(ABC):
                 return bundle, density
             score = self.union(union) if score is None else score
             gains = {g: self.union(self.adds(*bundle, g)) - score for g in dependents}
-            richest = max(gains, key=lambda g: self._per_cost(gains[g], g))  # the first of equal ones
+            per_cost = {g: self._per_cost(gain, g) for g, gain in gains.items()}
+            richest = max(per_cost, key=per_cost.__getitem__)  # the first of equal ones
             grown = (score + gains[richest]) / (cost + self.groups.costs[richest])
             # A free group never lowers the density, so it must not end the growth even if it adds nothing.
             if self.groups.costs[richest] > 0 and grown <= density * (1 + TIE):
@@ -313,7 +309,8 @@ def greedy(search: Search, rule: Rule) -> GroupOrder:
                 continue
             adds = search.adds(group)
         else:
-            locked = search.locked()
+            # The groups whose step adds unpaid prerequisites or products, too, with all that it adds.
+            locked = {g: step for g in groups.linked if remaining[g] and len(step := search.adds(g)) > 1}
             costs, scores = groups.costs.copy(), search.criterion.scores(search.state)
             for group, adds in locked.items():
                 costs[group] = cost_of(groups, adds)

@@ -7,7 +7,7 @@ trained in the same way. The other families make further passes over the rows (`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ from anytime.training.model_selection import (
     selected_terms,
 )
 from anytime.training.options import Options
-from anytime.training.pairs import Rows, with_pairs
+from anytime.training.pairs import MIN_ROWS, Rows, with_pairs
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE, WORSE_PART = 2.0, 0.1, 1e-6
@@ -92,16 +92,10 @@ class Fit(Choice[GroupOrder]):
         return None if self.measured is None else self.measured.mean
 
     @cached_property
-    def added(self) -> list[list[str]]:
-        """Return the groups that each step adds, without products."""
-        names = self.expansion.groups.names
-        return [[names[group] for group in step.adds if group < len(names)] for step in self.sequence.steps]
-
-    @cached_property
     def selected(self) -> tuple[FeatureGroups, Index]:
         """Return the groups of the sequence with their raw columns, and their terms in the order of the file."""
         groups = self.expansion.groups
-        order = [groups.positions[name] for names in self.added for name in names]
+        order = [group for step in self.sequence.steps for group in step.adds if group < len(groups)]
         return groups if len(order) == len(groups) else groups.only(order), np.sort(self.sequence.columns)
 
     def stopped(self, *left_out: str) -> Stopped | None:
@@ -123,13 +117,6 @@ class Fit(Choice[GroupOrder]):
             left_out=(*excluded, *left_out),
         )
 
-    @cached_property
-    def guarantee(self) -> Guarantee:
-        """Return the theoretical guarantee of the sequence, against sets of all groups; about D^3 operations."""
-        groups, columns = self.expansion.terms.with_own_products()
-        gram, until = self.gram.restricted(columns), self.sequence.doubling_until
-        return guarantee(gram, groups, self.options, self.alpha, doubling_until=until)
-
     def model(
         self,
         name: str,
@@ -147,7 +134,7 @@ class Fit(Choice[GroupOrder]):
         `left_out` names groups that were excluded before. `remarks` are warnings about the table, and `decisions` what
         was decided about it.
         """
-        (groups, columns), rule = self.selected, self.options
+        (groups, columns), rule, prefixes = self.selected, self.options, self.prefixes
         unused = len(self.expansion.groups.pairs) - len(groups.pairs)
         trimmed = f"not used: {unused} of the pairs of columns, because the model leaves out one of their groups"
         terms, family = self.expansion.terms, rule.fitted_family
@@ -159,6 +146,30 @@ class Fit(Choice[GroupOrder]):
         listed = listed[columns]
         collinear = (collinear & ~self.gram.constant & may_be_collinear)[columns] & listed
         collinear &= self.moments.rows > len(columns)  # otherwise, whichever columns come last would be called so
+        covered, gram = terms, self.gram  # the guarantee is against sets of all groups, with their own products
+        if terms.products:
+            covered, own = terms.with_own_products()
+            gram = gram.restricted(own)
+        costs, deviance, known = self.sequence.costs, self.learned.deviance, self.expansion.groups.names
+        added = [tuple(known[g] for g in step.adds if g < len(known)) for step in self.sequence.steps]  # no products
+        pairs = groups.joined_pairs(added)
+        errors, best = (None, None) if self.measured is None else (self.measured.mean, self.measured.best)
+        steps = tuple(
+            StepRecord(
+                group=added[k - 1][-1],
+                adds=added[k - 1],
+                pairs=pairs[k - 1],
+                cost=step.cost,
+                cumulative_cost=float(costs[k]),
+                explained_variance=step.explained_variance,
+                r2=None if self.r2 is None else float(self.r2[k]),
+                cv_error=None if errors is None else float(errors[k]),
+                best=None if best is None else best[k],
+                alpha=float(self.alphas[k]),
+                deviance=None if deviance is None else float(deviance[k]),
+            )
+            for k, step in enumerate(self.sequence.steps, start=1)
+        )
         manifest = Manifest(
             name=name,
             task=target.task,
@@ -174,14 +185,14 @@ class Fit(Choice[GroupOrder]):
             doubling=rule.doubling,
             first=tuple(group for group in rule.first if group in groups.positions),
             alpha=self.alpha,
-            prior_error=None if self.errors is None else float(self.errors[0]),
-            prior_deviance=None if self.learned.deviance is None else float(self.learned.deviance[0]),
-            steps=self._records(),
+            prior_error=None if errors is None else float(errors[0]),
+            prior_deviance=None if deviance is None else float(deviance[0]),
+            steps=steps,
             redundant=Redundant(
                 constant=tuple(names[self.gram.constant[columns] & listed].tolist()),
                 collinear=tuple(names[collinear].tolist()),
             ),
-            guarantee=self.guarantee,
+            guarantee=guarantee(gram, covered, rule, self.alpha, doubling_until=self.sequence.doubling_until),
             stopped=self.stopped(*left_out, *rule.without),
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
@@ -189,8 +200,14 @@ class Fit(Choice[GroupOrder]):
             decisions=(*decisions, *self.decisions, *[trimmed] * (unused > 0)),
             provenance=origin,
         )
-        prefixes = self.prefixes.restricted(columns, Expansion.of(groups))
-        moments = self.moments.restricted(columns) if keep_moments and self.learned.deviance is None else None
+        prefixes = replace(
+            prefixes,
+            mean=prefixes.mean[columns],
+            scale=prefixes.scale[columns],
+            columns=np.searchsorted(columns, prefixes.columns),
+            expansion=Expansion.of(groups),
+        )
+        moments = self.moments.restricted(columns) if keep_moments and deviance is None else None
         return Model(manifest, prefixes, moments, self.learned.curvatures if keep_moments else None)
 
     @cached_property
@@ -205,27 +222,6 @@ class Fit(Choice[GroupOrder]):
         with single_blas_thread():
             return own.r2(explained_variances(self.prefixes, own))
 
-    def _records(self) -> tuple[StepRecord, ...]:
-        costs, deviance, steps = self.sequence.costs, self.learned.deviance, self.added
-        pairs = self.selected[0].joined_pairs(steps)
-        best = None if self.measured is None else self.measured.best
-        return tuple(
-            StepRecord(
-                group=steps[k - 1][-1],
-                adds=tuple(steps[k - 1]),
-                pairs=pairs[k - 1],
-                cost=step.cost,
-                cumulative_cost=float(costs[k]),
-                explained_variance=step.explained_variance,
-                r2=None if self.r2 is None else float(self.r2[k]),
-                cv_error=None if self.errors is None else float(self.errors[k]),
-                best=None if best is None else best[k],
-                alpha=float(self.alphas[k]),
-                deviance=None if deviance is None else float(deviance[k]),
-            )
-            for k, step in enumerate(self.sequence.steps, start=1)
-        )
-
 
 class Candidates(NamedTuple):
     """Terms that a fit may have, what was selected of their bases, and sentences on the pairs among them."""
@@ -238,19 +234,17 @@ class Candidates(NamedTuple):
 ALL = TermChoice()
 
 
-def _with_pairs(candidates: Candidates, rows: Rows | None, options: Options) -> Candidates:
-    paired = None if rows is None else with_pairs(candidates.terms, rows, options)
-    return candidates if paired is None else Candidates(paired[0], candidates.choice, paired[1:])
+def paired(candidates: Candidates, rows: Rows | None, options: Options) -> Candidates:
+    """Return terms with the products of the pairs that `options.pairs` requests, as `with_pairs`, or as they are.
 
-
-def _problem(terms: Terms, first: Terms, options: Options, observed: Observations | None) -> LeastSquares | Likelihood:
-    """Return the problem of some terms; the `first` of them are the simple ones."""
-    simple = None if terms is first else first
-    return (
-        LeastSquares(terms, options, simple=simple)
-        if observed is None
-        else Likelihood(terms, options, observed, simple=simple)
-    )
+    They stay if it requests none, or the groups state pairs. "auto" needs folds, and as many rows as coefficients.
+    """
+    terms, moments = candidates.terms, candidates.terms.moments
+    few = len(terms.parts) == 1 or moments.rows < max(MIN_ROWS, moments.features * moments.responses)
+    if rows is None or options.pairs == 0 or terms.expansion.products or (options.pairs == "auto" and few):
+        return candidates
+    found = with_pairs(terms, rows, options)
+    return candidates if found is None else Candidates(found[0], candidates.choice, found[1:])
 
 
 def fit(
@@ -300,11 +294,14 @@ def fit(
     else:
         check_family(family.label, observed.target)
     whole = Terms(Expansion.of(groups) if expansion is None else expansion, parts, moments)
-    problem_of = partial(_problem, options=options, observed=observed)
+    least_squares = partial(LeastSquares, options=options)
+    problem_of: Callable[..., LeastSquares | Likelihood] = (
+        least_squares if observed is None else partial(Likelihood, options=options, observed=observed)
+    )
     with single_blas_thread():
         found, nested = SelectedTerms(ALL, ALL), [Candidates(whole, ALL)]
         if expansion is None:
-            found = selected_terms(whole, partial(LeastSquares, options=options))
+            found = selected_terms(whole, least_squares)
             choices = [found.best]
             if observed is not None:  # a likelihood may need neither levels nor finer curves
                 curves = found.best._replace(levels=found.best.levels and 0)
@@ -312,23 +309,24 @@ def fit(
                 choices = [*dict.fromkeys((octiles, curves, found.best))]
             nested = [Candidates(whole.reduced(choice), choice) for choice in choices]
         first = nested[0].terms
-        paired_by = partial(_with_pairs, rows=rows, options=options)
-        if options.pairs == "auto" and (paired := paired_by(nested[-1])) is not nested[-1]:
-            nested.append(paired)
+        paired_by = partial(paired, rows=rows, options=options)
+        if options.pairs == "auto" and (more := paired_by(nested[-1])) is not nested[-1]:
+            nested.append(more)
         most = used = nested[-1]
-        problem: Problem[Any, Any] = problem_of(most.terms, first)
+        problem: Problem[Any, Any] = problem_of(most.terms, simple=None if most is nested[0] else first)
         if isinstance(problem, Likelihood) and len(parts) > 1:
             used = nested[problem.needed([each.terms for each in nested])]
         used = used if options.pairs == "auto" else paired_by(used)
-        problem = problem if used is most else problem_of(used.terms, first)
+        if used is not most:
+            problem = problem_of(used.terms, simple=None if used is nested[0] else first)
         # One line may separate classes in few rows whose indicators it fits badly: the likelihood takes the lines,
         # unless hinges reduce its own error on held-out rows, too.
         few = observed is not None and observed.target.classes is not None and moments.rows <= SMALL
         if few and found.lines != found.best:
             lines = Candidates(whole.reduced(found.lines), found.lines)
             lines = lines if options.pairs == "auto" else paired_by(lines)
-            simple = problem_of(lines.terms, lines.terms)
-            used, problem = (used, problem) if problem.has_less_error(simple) else (lines, simple)
+            of_lines = problem_of(lines.terms)
+            used, problem = (used, problem) if problem.has_less_error(of_lines) else (lines, of_lines)
         chosen, terms = problem.choice, problem.terms
         prefixes = replace(problem.prefixes(chosen), expansion=terms.expansion)
         held = None if validation is None else validation.best(prefixes)

@@ -57,12 +57,9 @@ class Rows(Protocol):
 def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] | None:
     """Return terms with the products of the pairs that `options.pairs` requests, and what they gain in words.
 
-    None if it requests none, if the groups state pairs, or if "auto" finds none that are clearly better.
+    None if there are none, or if "auto" finds none that are clearly better.
     """
-    moments, count, is_auto = terms.moments, options.pairs, options.pairs == "auto"
-    few = moments.rows < max(MIN_ROWS, moments.features * moments.responses)
-    if count == 0 or terms.expansion.products or (is_auto and (few or len(terms.parts) == 1)):
-        return None
+    is_auto = options.pairs == "auto"
     screen, ranked = _screened(terms, rows, options)
     best, *_ = ranked
     if not best:

@@ -7,8 +7,10 @@ these need much memory.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from anytime._files import memory_limit
 from anytime.families import default_family, family_names
 from anytime.features.bases import CHEAPER, Choice
 from anytime.features.expansion import Expansion
@@ -43,13 +45,14 @@ def affordable(groups: FeatureGroups, rows: int, folds: int) -> tuple[FeatureGro
     """Return groups with lines instead of curves that need too much memory, and the sentence that says so.
 
     Only curves whose number of hinges is to be selected are replaced; where they are finer or have levels, these go
-    first. `rows` are those to learn from.
+    first. `rows` are those to learn from. It is too much compared with the table, or more than there is.
     """
     whole = Expansion.of(groups)
     curved = sum(len(column.basis.choices) > 0 for column in whole.columns)
+    most = min(max(MAX_MEMORY, 8 * TABLES * rows * len(whole.columns)), memory_limit() or math.inf)
     for expansion in (whole, *(whole.reduced(choice)[0] for choice in CHEAPER)):
         needed = 8 * MATRICES * folds * expansion.plain.size**2
-        if not curved or needed <= max(MAX_MEMORY, 8 * TABLES * rows * len(expansion.columns)):
+        if not curved or needed <= most:
             return expansion.groups, ()
     what = f"curves of {curved} columns would need about {needed / 1e9:.1f} GB of memory for {rows:,} rows"
     return expansion.reduced(Choice(0, False))[0].groups, (
@@ -133,7 +136,7 @@ def affordable_levels(
     `rows` and `folds` are as in `family_of_classes`. Levels may separate classes, which takes a likelihood longest.
     """
     coarse, simple = (expansion.reduced(choice)[0] for choice in CHEAPER)
-    if expansion.size == simple.size or target.family.least_squares:
+    if expansion.size == simple.size:
         return expansion.groups, ()
     size, said = Size.of(target, options, simple, rows, folds), list[str]()
     for what, most, fewer in (("finer curves", expansion, coarse), ("levels next to their curves", coarse, simple)):

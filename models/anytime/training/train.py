@@ -26,7 +26,7 @@ from anytime.data.formats.table import JoinedTable
 from anytime.data.survey import Survey, check_words, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, TrainingError, refuse, suggestion
 from anytime.families import default_family, family_of
-from anytime.features.bases import MIN_LEVEL_ROWS, Choice
+from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.features.learning import sample_size
 from anytime.folds import FoldAssigner
@@ -36,11 +36,10 @@ from anytime.moments.accumulate import Block, check_memory
 from anytime.moments.files import StoredMoments
 from anytime.moments.moments import Moments
 from anytime.target import Target, check_family
-from anytime.training.fit import Fit, fit, provenance
+from anytime.training.fit import ALL, Candidates, Fit, fit, paired, provenance
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.model_selection import Terms, Validation
 from anytime.training.options import FOLDS, Options
-from anytime.training.pairs import with_pairs
 from anytime.training.prices import DefaultFamily, affordable, affordable_levels, family_of_classes
 from anytime.types import FamilyName, Float
 
@@ -188,9 +187,9 @@ class TrainingTable(Source):
     def with_found_pairs(self) -> FeatureGroups:
         """Return the groups, with the pairs that the options request if some are found."""
         source, parts = self.read()
-        terms = Terms(Expansion.of(source.groups), parts, Moments.merged(parts)).reduced(Choice())
-        paired = with_pairs(terms, source, source.options)
-        return source.groups if paired is None else source.groups.with_pairs(paired[0].expansion.groups.pairs)
+        terms = Terms(Expansion.of(source.groups), parts, Moments.merged(parts)).reduced(ALL)
+        found = paired(Candidates(terms, ALL), source, source.options)
+        return source.groups.with_pairs(found.terms.expansion.groups.pairs)
 
     def __iter__(self) -> Iterator[Block]:
         by_class = self.target.family.by_class
@@ -321,7 +320,7 @@ def open_training(
         family = family_of_classes(known, options, dataset.terms, found.used, folds)
         dataset = replace(dataset, target=replace(known, family_name=family.name))
         decided = (*decided, f"classes are fitted by {family.why}") if family.is_cheaper else decided
-    if not fixed and cluster is None:
+    if not (fixed or dataset.target.family.least_squares) and cluster is None:
         groups, said = affordable_levels(dataset.target, options, dataset.terms, found.used, folds)
         dataset, decided = replace(dataset, groups=groups), (*decided, *said)
     found = replace(found, decisions=(*found.decisions, *decided))

@@ -22,7 +22,7 @@ from anytime.features.learning import Sample, learned_groups
 from anytime.groups import ColumnBasis, FeatureGroups, load_groups
 from anytime.moments.accumulate import fold_moments_of
 from anytime.training.model_selection import Terms
-from anytime.types import Float
+from anytime.types import Float, Index
 from models.commands import Capture, output, refusal
 from models.present import present
 from models.refusals import assert_refused
@@ -216,6 +216,18 @@ def test_a_smooth_column_has_no_finer_curve(seed: int) -> None:
     assert not finer(AnytimeRegressor().fit(table[["time", "age"]], table["y"]))
 
 
+@pytest.mark.parametrize("knots", [None, tuple(j / 10 for j in range(1, 8))])
+def test_the_effect_of_a_common_value_needs_no_finer_curve_and_stated_knots_have_none(knots: Any) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random(2000)
+    x[:240] = 0.5
+    y = (np.sin(60 * x) if knots else 5.0 * (x == 0.5)) + 0.1 * rng.normal(size=2000)
+    groups = ONE.with_bases({"x": ColumnBasis(basis="auto", **{"knots": knots} if knots else {})})
+    basis = learned_groups(groups, Sample({"x": x}, responses=y[:, np.newaxis])).bases["x"]
+    assert len(basis.knots or ()) == SIZES[-1]
+    assert basis.knots == (knots or basis.knots)
+
+
 @pytest.mark.parametrize("size", [1e-140, 1e80, 1e140])
 def test_targets_of_any_size_have_the_same_terms(size: float) -> None:
     for table in (waves(), coded()):
@@ -288,21 +300,25 @@ def test_levels_are_learned_from_classes_too(classes: int) -> None:
     assert present(AnytimeClassifier(family="gaussian").fit(table[NAMES], y).model_.manifest.selected).levels > 0
 
 
-def test_a_row_of_weight_two_counts_as_two_rows_for_levels() -> None:
-    table = coded(900)
-    times = np.random.default_rng(1).integers(1, 3, 900)
-    once = {name: table[name].to_numpy(dtype=float) for name in ("code", "paid")}
+@pytest.mark.parametrize(("table", "knots"), [(coded(900), 7), (waves(15_000, effect=0.03), 63)])
+def test_a_row_of_weight_two_counts_as_two_rows_in_any_order(table: pd.DataFrame, knots: int) -> None:
+    rng, rows = np.random.default_rng(1), len(table)
+    times = rng.integers(1, 3, rows)
+    once = {name: table[name].to_numpy(dtype=float) for name in table.columns[:2]}
     response = table[["y"]].to_numpy()
     groups = load_groups({"groups": [{"name": "g", "features": list(once), "cost": 1}]})
-    weighted = Sample(once, times.astype(float), min_level_rows=(10, 5, 2), responses=response)
-    repeated = Sample(
-        {name: np.repeat(values, times) for name, values in once.items()},
-        min_level_rows=(10, 5, 2),
-        responses=np.repeat(response, times, axis=0),
-    )
-    one, other = (learned_groups(groups, sample, "auto").bases for sample in (weighted, repeated))
-    assert one == other
-    assert (one["code"].model_extra or {})["points"]
+
+    def bases(of: Index, weights: Float | None = None) -> dict[str, ColumnBasis]:
+        columns = {name: values[of] for name, values in once.items()}
+        sample = Sample(columns, weights, min_level_rows=(10, 5, 2), responses=response[of])
+        return learned_groups(groups, sample, "auto").bases
+
+    every = np.repeat(np.arange(rows), times)
+    found = bases(np.arange(rows), times.astype(float))
+    assert found == bases(every) == bases(rng.permutation(every))
+    column = found[table.columns[0]]
+    assert len(column.knots or ()) == knots
+    assert ("points" in (column.model_extra or {})) == (knots == SIZES[-1])
 
 
 def test_fractional_weights_of_any_size_count_as_many_rows_as_there_are() -> None:

@@ -211,19 +211,19 @@ def test_every_search_joins_pairs_at_the_step_that_completes_them(method: Method
 
 def test_pairs_inside_groups_keep_the_guarantee_of_groups_with_these_columns() -> None:
     of = next(each for each in (case(seed, across=False) for seed in range(99)) if len(each.groups.pairs) > 1)
-    found = of.fitted()
     terms = {group.name: of.terms(frozenset([group.name])) for group in of.groups.groups}
     explicit = [
         {"name": group.name, "features": [f"{group.name} {name}" for name in terms[group.name]], "cost": group.cost}
         for group in of.groups.groups
     ]
     T = np.column_stack([t for own in terms.values() for t in own.values()])
-    theirs = fit(fold_moments_of(T, of.y), load_groups({"groups": explicit}), Options(alpha=ALPHA))
-    assert found.guarantee.gamma == pytest.approx(theirs.guarantee.gamma, rel=1e-9)
+    theirs = Case(load_groups({"groups": explicit}), T, of.y)
+    gammas = [present(each.model().manifest.guarantee.gamma) for each in (of, theirs)]
+    assert gammas[0] == pytest.approx(gammas[1], rel=1e-9)
 
 
 def test_pairs_across_groups_end_the_guarantee_and_say_why() -> None:
-    found = case(1).fitted().guarantee
+    found = case(1).model().manifest.guarantee
     why = "pairs of columns join groups that gain more together, which the theorems do not cover"
     assert (found.gamma, found.why) == (None, why)
 

@@ -87,7 +87,6 @@ def test_the_size_counts_the_most_levels_and_a_middle_number_of_hinges() -> None
         (BINARY, 2_000, 200, True),
         (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 200, False),
         (replace(BINARY, task="multiclass", classes=tuple("abcdef"), family_name="multinomial"), 2_000, 0, True),
-        (Target("regression", ("y",)), 200_000, 200, True),
     ],
 )
 def test_levels_of_numbers_and_finer_curves_are_candidates_unless_a_likelihood_takes_long(
@@ -145,6 +144,19 @@ def test_columns_are_lines_where_curves_need_much_memory_also_compared_with_the_
     assert (len(said) == 1) == lines
     assert not lines or f"curves of {columns} columns would need about" in said[0]
     assert Expansion.of(found).plain.size == columns if lines else found is groups
+
+
+@pytest.mark.parametrize(("memory", "knots"), [(None, 63), (3 * 10**8, 7), (10**6, 0)])
+def test_curves_need_no_more_memory_than_there_is(
+    memory: int | None, knots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prices, "memory_limit", lambda: memory)
+    names = [f"x{j}" for j in range(20)]
+    basis = {"basis": "auto", "knots": [*map(float, range(63))], "levels": []}
+    groups = load_groups({"groups": {"g": names}, "bases": dict.fromkeys(names, basis)})
+    found, said = affordable(groups, 200_000, 5)
+    assert Expansion.of(found).plain.size == 20 * (1 + knots)
+    assert len(said) == (knots == 0)
 
 
 @pytest.mark.usefixtures("desk")

@@ -33,9 +33,6 @@ MAX_INDICATORS = 5
 OCTILES, FINEST = 7, 63
 """Number of knots of basis `auto`, and of its finer curves."""
 
-TESTED_ROWS = 10_000
-"""Rows from which only some, about as many, show whether a curve needs to be finer."""
-
 MIN_SHARED = 0.5
 """Share of the rows without a common value that the levels next to a curve must have."""
 
@@ -77,28 +74,31 @@ class Hinge(Basis):
             different = _Different.of(sample)
             if knots is None and levels is None and len(different.values) <= 2:
                 return cls(K, (), ())  # all terms but the column itself are collinear with it
-            knots = cls._knots(K, sample, different) if knots is None else knots
+        if knots is None:
+            knots = cls._adapted(sample.quantiles(np.arange(1, K + 1) / (K + 1)), sample, different)
         ordered = tuple(sorted({*knots} if cls.sizes else knots))
         if given.knots is not None and (knots != ordered or not (cls.sizes or len(knots) in (0, K))):
             expected = "different numbers" if cls.sizes else f"{OCTILES} octiles, or {FINEST} quantiles,"
             raise GroupsError(f"its knots are {list(knots)}; expected {expected} in ascending order")
         if levels is None:
-            return cls._with_levels(K, ordered, sample, different)
+            curve = cls(K, ordered, tuple(different.values[different.common].tolist()))
+            return curve._completed(sample, different)
         if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in levels):
             raise GroupsError(f"its levels are {list(levels)}; expected numbers for basis {cls.name!r}")
         stated = sorted({*map(float, levels)})
         return cls(K, ordered, tuple(compress(stated, distinct_values(np.array(stated)))))
 
     @classmethod
-    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
-        return sample.quantiles(np.arange(1, K + 1) / (K + 1))
+    def _adapted(cls, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> tuple[float, ...]:  # noqa: ARG003
+        """Return the knots instead of some quantiles of a sample."""
+        return knots
 
-    @classmethod
-    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:  # noqa: ARG003
-        return cls(K, knots, tuple(different.values[different.common].tolist()))
+    def _completed(self, sample: ColumnSample, different: _Different) -> Self:  # noqa: ARG002
+        """Return the curve with what it needs besides, as the sample shows."""
+        return self
 
     def described(self) -> ColumnBasis:
-        own: dict[str, Any] = {} if self.line is None else {"line": self.line}
+        own: dict[str, Any] = {name: part for name in ("line", "points", "point_rows") if (part := getattr(self, name))}
         name = f"{self.name}:{self.size}" if self.sizes else self.name
         return ColumnBasis(basis=name, knots=self.knots, levels=self.levels, **own)
 
@@ -149,7 +149,8 @@ class Octiles(Hinge):
         if line not in (None, "own", "same"):
             raise GroupsError(f"its line is {line!r}; expected 'own' or 'same'")
         if given.levels is None and not points:
-            return replace(super().learn(size, given, sample), line=line)
+            basis = replace(super().learn(size, given, sample), line=line)
+            return basis if given.knots is None else replace(basis, size=int(size), knots=given.knots)
         basis = super().learn(size, given, replace(sample, responses=None))
         if not isinstance(points, tuple) or not set(points) <= set(basis.levels):
             raise GroupsError(f"its points are {points}; expected some of its levels")
@@ -158,28 +159,22 @@ class Octiles(Hinge):
         return replace(basis, line=line, points=points, point_rows=rows)
 
     @classmethod
-    def _knots(cls, K: int, sample: ColumnSample, different: _Different) -> tuple[float, ...]:
+    def _adapted(cls, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> tuple[float, ...]:
         """Return the octiles; if all of them are common values, the median of the others."""
-        knots = super()._knots(K, sample, different)
         if not {*knots} <= {*different.values[different.common].tolist()}:
             return knots
-        return different.without_common(sample).quantiles([0.5] * K) or knots
+        return different.without_common(sample).quantiles([0.5] * len(knots)) or knots
 
-    @classmethod
-    def _with_levels(cls, K: int, knots: tuple[float, ...], sample: ColumnSample, different: _Different) -> Self:
-        curve = super()._with_levels(K, knots, sample, different)
-        points, rows = different.next_to(curve, sample)
-        if not points and (finer := different.finer(curve, sample)):
-            curve = replace(curve, size=FINEST, knots=finer)
-        return replace(curve, levels=tuple(sorted((*curve.levels, *points))), points=points, point_rows=rows)
+    def _completed(self, sample: ColumnSample, different: _Different) -> Self:
+        """Return the curve with levels next to it, or finer, if the sample shows that these explain more."""
+        points, rows = different.next_to(self, sample)
+        if not points and (finer := different.finer(self, sample)):
+            return replace(self, size=FINEST, knots=finer)
+        return replace(self, levels=tuple(sorted((*self.levels, *points))), points=points, point_rows=rows)
 
     @property
     def choices(self) -> tuple[int, ...]:
         return tuple(size for size in (0, 1, 3, OCTILES, FINEST) if size <= self.size)
-
-    def described(self) -> ColumnBasis:
-        own = {"points": self.points, "point_rows": self.point_rows}
-        return super().described().model_copy(update={name: part for name, part in own.items() if part})
 
     def reduced(self, choice: Choice) -> tuple[Basis, list[tuple[int, int]]]:
         """Return the basis `hinge:K` of the same values, or `linear` for 0."""
@@ -246,7 +241,7 @@ class _Different:
         few = ~self.common & (self.counts >= min(sample.min_level_rows))
         levels = np.flatnonzero(few)[np.argsort(-self.counts[few], kind="stable")[:MAX_LEVELS]]
         are_few = self.counts[levels].sum() < MIN_SHARED * self.counts[~self.common].sum()
-        if are_few or not self._differ(curve, sample, levels):
+        if are_few or not self._differ(curve, sample, self._places(sample), levels):
             return (), ()
         stated = sample.min_level_rows[0] if len(sample.min_level_rows) == 1 else np.inf
         rows = np.minimum(self.counts[levels], stated).tolist()
@@ -261,30 +256,30 @@ class _Different:
         if few or sample.responses is None:
             return ()
         knots = sample.quantiles(np.arange(1, FINEST + 1) / (FINEST + 1))
-        rows = slice(None, None, max(len(sample.values) // TESTED_ROWS, 1))
-        weights = None if sample.weights is None else sample.weights[rows]
-        sample = replace(sample, values=sample.values[rows], weights=weights, responses=sample.responses[rows])
-        places = np.searchsorted(knots, sample.values, side="right")
-        counts = np.bincount(places, sample.weights, FINEST + 1)
+        cells = np.searchsorted(knots, sample.values, side="right")
+        counts = np.bincount(cells, sample.weights, FINEST + 1).astype(np.float64)
         used = np.flatnonzero(counts)
         weighted = sample.values if sample.weights is None else sample.weights * sample.values
-        means = np.bincount(places, weighted, FINEST + 1)[used] / counts[used]  # between knots, a curve is straight
-        cells = _Different(means, np.append(-np.inf, knots)[used], counts[used].astype(np.float64), used < 0)
-        return knots if cells._differ(curve, sample, np.arange(len(used))) else ()
+        means = np.bincount(cells, weighted, FINEST + 1)[used] / counts[used]  # between knots, a curve is straight
+        common = np.isin(used, np.searchsorted(knots, self.values[self.common], side="right"))
+        different = _Different(means, np.append(-np.inf, knots)[used], counts[used], common)
+        places = (np.cumsum(counts > 0) - 1)[cells]
+        return knots if different._differ(curve, sample, places, np.arange(len(used))) else ()
 
-    def _differ(self, curve: Hinge, sample: ColumnSample, chosen: Index) -> bool:
+    def _differ(self, curve: Hinge, sample: ColumnSample, places: Index, chosen: Index) -> bool:
         """Return whether the means of the responses at some chosen values differ clearly from a curve.
 
-        This is the test for lack of fit, in variances of the responses at equal values.
+        This is the test for lack of fit, in variances of the responses at equal values. `places` (observed,) are those
+        of the rows among the values.
         """
         if sample.responses is None or len(self.values) == 1 or not len(chosen):
             return False
         weights = np.ones(len(sample.values)) if sample.weights is None else sample.weights
-        Y = sample.responses - np.average(sample.responses, axis=0, weights=weights)
-        places, n = self._places(sample), float(weights.sum())
-        sums = [np.bincount(places, weights * y, len(self.values)) for y in Y.T]
+        Y, n = np.ascontiguousarray(sample.responses.T), float(weights.sum())
+        Y = Y - np.average(Y, axis=1, weights=weights)[:, np.newaxis]
+        sums = [np.bincount(places, weights * y, len(self.values)) for y in Y]
         counts = self.counts[:, np.newaxis]
-        means, squares = np.stack(sums, axis=1) / counts, weights @ np.square(Y)
+        means, squares = np.stack(sums, axis=1) / counts, np.square(Y) @ weights
         noise = (squares - (counts * np.square(means)).sum(axis=0)) / max(n - len(self.values), 1.0)
         values, scale = self.values, self.values[-1] - self.values[0]
         bends = np.maximum(np.subtract.outer(values, sorted({*curve.knots})) / scale, 0.0)
