@@ -57,7 +57,7 @@ class Rows(Protocol):
 def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] | None:
     """Return terms with the products of the pairs that `options.pairs` requests, and what they gain in words.
 
-    None if there are none, or if "auto" finds none that are clearly better.
+    None without pairs, and if "auto" finds no clearly better ones.
     """
     is_auto = options.pairs == "auto"
     screen, ranked = _screened(terms, rows, options)
