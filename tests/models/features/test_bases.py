@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from anytime.errors import GroupsError
 from anytime.features.bases import ColumnSample, Hinge
+from anytime.features.bases.hinge import Octiles
 from anytime.features.expansion import Column, Columns, Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
 from anytime.features.operations import Term, same_values
@@ -332,6 +333,17 @@ def test_forms_of_one_value_are_counted_together() -> None:
     single = float(np.float32(0.1))
     sample = ColumnSample(np.array([0.1, single, single, *range(17)] * 5), 100)
     assert Hinge.learn(0, ColumnBasis(), sample).levels == (single,)
+
+
+def test_few_values_have_levels_next_to_their_curve_if_their_means_differ_by_more_than_chance() -> None:
+    def points(effect: float, seed: int) -> tuple[float, ...]:
+        rng = np.random.default_rng(seed)
+        x = rng.integers(0, 40, 800).astype(float)
+        y = rng.normal(size=(800, 1)) + effect * (x[:, np.newaxis] % 2)
+        return Octiles.learn(7, ColumnBasis(), ColumnSample(x, 800, None, (2,), y)).points
+
+    assert not any(points(0.0, seed) for seed in range(40))
+    assert len(points(1.0, 0)) == 40
 
 
 def test_a_float32_form_of_an_end_of_the_range_is_not_clamped() -> None:

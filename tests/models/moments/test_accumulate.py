@@ -385,6 +385,16 @@ def test_a_column_that_is_constant_outside_a_fold_is_constant_in_that_training_p
     assert not gram.S[0].any()
 
 
+@pytest.mark.parametrize("begin", [600, 950])
+def test_a_column_far_from_zero_that_begins_late_keeps_its_digits(begin: int) -> None:
+    rng = np.random.default_rng(begin)
+    x = 1e8 + rng.normal(size=1000)
+    x[:begin] = np.nan
+    found = Gram.of(moments_of(np.column_stack([rng.normal(size=1000), x]), rng.normal(size=1000), chunk_rows=100))
+    deviations = x[begin:] - x[begin:].mean()
+    assert found.x_scale[1] == pytest.approx(np.sqrt(deviations @ deviations / 1000), rel=1e-6)
+
+
 def test_moments_need_a_matrix_for_each_fold_and_two_more(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 8 * 100**2 * (5 + 2)
     monkeypatch.setattr("anytime.moments.accumulate.memory_limit", lambda: needed)
