@@ -68,6 +68,9 @@ def test_the_family_of_a_classifier_is_that_of_its_classes(reported: Any, family
     np.testing.assert_array_equal(plain.predict_proba(X), named.predict_proba(X))
     assert AnytimeRegressor(GROUPS).fit(X, y).model_.manifest.family == "gaussian"
     assert plain.guarantee_.gamma is None
+    assert [
+        AnytimeRegressor(family=name).__sklearn_tags__().target_tags.positive_only for name in ("gaussian", "poisson")
+    ] == [False, True]
     assert plain.guarantee_.why
 
 

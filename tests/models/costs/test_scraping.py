@@ -368,7 +368,7 @@ def test_a_distribution_is_of_the_most_frequent_rows() -> None:
         "a": call_times(timings([(100, 10.0)] * 40 + [(1, 0.1)] * 3))["hog"],
         "b": [CallTimes(200.0, Histogram(bounds=(1.0, 10.0), counts=(0, 5, 0), sum=25.0))],
     }
-    found = distributions_of(calls, {"a": CallCost(per_row=0.1), "b": CallCost(fixed=3.0, per_row=0.01)}, "here")
+    found = distributions_of(calls, {"a": CallCost(per_row=0.1), "b": CallCost(fixed=0.003, per_row=1e-5)}, "here")
     assert (found.rows, found.groups["a"].count) == (100, 40)
     means = [each.mean for each in found.groups.values() if isinstance(each, Histogram)]
     assert means == pytest.approx([10.0, 5.0 * (3 + 1) / (3 + 2)]), "as the costs say"

@@ -194,12 +194,14 @@ def test_ticks_are_round_numbers_within_the_range(low: float, high: float) -> No
     found = ticks(low, high)
     assert 1 <= len(found) <= 11
     assert all(low - 1e-9 * abs(high) <= value <= high + 1e-9 * abs(high) for value in found)
+    assert ticks(2.0, 2000.0, log=True) == [10.0, 100.0, 1000.0]
 
 
 def test_charts_survive_what_data_may_be() -> None:
     chart = Chart("t <b>", (0.0, 0.0), (np.nan, np.inf), "x & y", levels=["a", "<i>"])
     chart.line(np.array([0.0, 1.0, 2.0]), np.array([np.nan, 1.0, np.inf]), stairs="after")
-    chart.points(np.array([0.0]), np.array([np.nan]), ["<b>"], errors=np.array([np.nan]))
+    chart.points(np.array([0.0, 1.0]), np.array([np.nan, 1.0]), ["<b>", "next"], errors=np.array([np.nan, np.nan]))
+    assert "next" in Page(chart.svg()).text
     chart.bars(np.array([-1.0, 2.0]), ["one", "two <i>"])
     for html, words in ((chart.svg(), "two <i>"), (bar_rows([("<b>", np.nan, "-"), ("b", -2.0, "-2")]), "<b>")):
         assert words in Page(html).text

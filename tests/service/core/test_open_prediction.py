@@ -143,6 +143,21 @@ ARRIVED: dict[str, tuple[dict[str, Any], Log, dict[str, Any]]] = {
         [HOG_AND_END[0], ("deadline", 3.0, ())],
         {"reason": "deadline", "policy": "prefix", "groups": (), "prefix": 0, "note": "not solved yet"},
     ),
+    "an optimum that is available at the deadline": (
+        {},
+        [HOG_AND_END[0], ("deadline", 3.0, ("optimum",))],
+        {"reason": "deadline", "policy": "arrived", "groups": ("hog",)},
+    ),
+    "an optimum that is available a little before the deadline, after an end": (
+        {},
+        [*HOG_AND_END, ("deadline", 3.0, ("optimum",))],
+        {"reason": "end", "policy": "arrived", "groups": ("hog",)},
+    ),
+    "an optimum that is available at a drain": (
+        {},
+        [*HOG_AND_END, ("drain", 3.0, ("optimum",))],
+        {"reason": "draining", "policy": "arrived", "groups": ("hog",)},
+    ),
     "a drain does not wait for the optimum": (
         {},
         [*HOG_AND_END, ("drain", 3.0, ())],
@@ -411,6 +426,8 @@ def apply(opened: OpenPrediction, name: str, now: float, arguments: Iterable[Any
     if name == "begin":
         rows, budget, deadline_ms, policy = arguments
         return opened.begin(now, PredictionOptions(rows=rows, budget=budget, deadline_ms=deadline_ms, policy=policy))
+    if arguments == ("optimum",):
+        arguments = (arrived_model(trained_model(), present(opened.unsolved)),)
     answer: Answer | None = getattr(opened, name)(now, *arguments)
     return answer
 
