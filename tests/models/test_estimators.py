@@ -597,6 +597,14 @@ def test_coefficients_and_intercept_give_the_predictions_of_the_whole_sequence()
     np.testing.assert_allclose(classifier.decision_function(X), scores, rtol=1e-9, atol=1e-9)
 
 
+def test_a_column_that_training_leaves_out_has_a_coefficient_of_zero_and_its_name() -> None:
+    frame = pd.DataFrame({"a": X[:, 0], "text": [f"number {i}" for i in range(len(X))], "b": X[:, 1]})
+    with pytest.warns(UserWarning, match="text"):
+        estimator = AnytimeRegressor().fit(frame, y)
+    assert list(estimator.get_feature_names_out()) == ["a", "text", "b"]
+    assert (estimator.coef_ == 0.0).tolist() == [False, True, False]
+
+
 def test_coefficients_follow_the_columns_of_the_input_and_not_those_of_the_groups() -> None:
     here = AnytimeRegressor(GROUPS).fit(FRAME, y)
     there = AnytimeRegressor(GROUPS).fit(FRAME[FEATURES[::-1]], y)

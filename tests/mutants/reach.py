@@ -38,7 +38,7 @@ PHASE = re.compile(r" \((setup|call|teardown)\)$")
 
 
 def copy_tree(root: Path, tree: Path) -> None:
-    """Replace a folder by a copy of the files that git knows or would add."""
+    """Replace a folder by a copy of the files that git knows or would add, next to the same data sets."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,
@@ -50,6 +50,8 @@ def copy_tree(root: Path, tree: Path) -> None:
         if (root / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, tree / name)
+    with contextlib.suppress(FileExistsError):
+        (tree.parent / "shared").symlink_to(root.parent / "shared")  # real data sets are next to the project
 
 
 def environment(tree: Path) -> dict[str, str]:

@@ -391,8 +391,6 @@ def main(words: Sequence[str] | None = None) -> int:
         reach.update(ROOT, options.jobs)
     else:
         reach.record(ROOT, options.jobs)
-    with contextlib.suppress(FileExistsError):
-        (FOLDER / "shared").symlink_to(ROOT.parent / "shared")  # the data sets next to a project
     copies: SimpleQueue[Copy] = SimpleQueue()
     for number in range(options.jobs):
         copy_tree(ROOT, FOLDER / str(number))

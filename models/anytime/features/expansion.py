@@ -320,13 +320,6 @@ class Expansion(Columns):
         products = tuple(Product((Side.of(a, *place[a.column]), Side.of(b, *place[b.column]))) for a, b in groups.pairs)
         return cls(columns, groups, products=products)
 
-    def columns_of(self, terms: Index) -> Index:
-        """Return the raw columns, ascending, that some terms are computed from."""
-        used = np.isin(np.arange(self.size), terms)
-        own = [[j] for j in range(len(self.columns))] + [[side.column for side in each.sides] for each in self.products]
-        spans = zip(own, [*self.spans, *self.product_spans], strict=True)
-        return np.unique([j for of, (start, stop) in spans if used[start:stop].any() for j in of]).astype(np.intp)
-
     @cached_property
     def keys(self) -> tuple[object, ...]:
         """Return what each term is, whatever its name: where there are more levels, names have more digits."""

@@ -115,6 +115,8 @@ def test_a_page_is_complete_and_loads_nothing(estimator: Any, tables: tuple[Any,
     expected = ["Quality by cost", "Warnings", "Half and all of the budget", "Steps", "Groups", "Shapes"]
     classes = model.manifest.classes
     expected += ["Reliability", *(["Confusion", "Ranking"] if classes else []), "Intervals", "Data", "Provenance"]
+    said = {0: "mean prediction of", 2: f"predicted probability of {(classes or ['', ''])[1]}"}
+    assert said.get(len(classes or ()), "predicted probability of the most likely class") in page.text
     assert page.headings == expected
     assert "http" not in text
     assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
