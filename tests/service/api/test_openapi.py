@@ -106,7 +106,7 @@ EXAMPLES = str(round(12 * SHARE))
 """Requests of each operation and phase."""
 
 LEFT_OUT = ("positive_data_acceptance", "missing_required_header")
-"""Checks left out: which groups a model has, and of which widths, no schema of ours says, so 422 is in order. No header
+"""Checks left out: which groups a model has, and their widths, no schema of ours says, so 422 is in order. No header
 is required but the key, and schemathesis sends its own with requests that are to have none, too."""
 
 

@@ -157,7 +157,7 @@ async def test_a_cycle_lasts_as_long_as_the_work_in_it(loop: str, monkeypatch: p
     monkeypatch.setattr("anytime_service.limits.admission.thread_time", lambda: clock.turns / 64)
 
     def work() -> None:
-        """Take 20 ms, of which the thread works for 15.625."""
+        """Take 20 ms; the thread works for 15.625 of these."""
         clock.turns += 1
         if len(laps) < most:
             asyncio.get_running_loop().call_soon(work)
