@@ -740,11 +740,14 @@ def test_an_address_that_does_not_answer_does_not_cost_the_time_limit(
 @pytest.mark.parametrize("kind", ANSWERING)
 def test_a_name_without_an_address_that_answers_is_an_error(resolve: Callable[..., None], kind: str) -> None:
     resolve("127.0.0.2", "127.0.0.3")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
+    with socket.socket() as first, socket.socket() as second:  # they listen to nobody, and nobody else gets the port
+        first.bind(("127.0.0.2", 0))
+        port = first.getsockname()[1]
+        second.bind(("127.0.0.3", port))
         refused = pytest.raises(ConnectionLostError, match=f"cannot connect to http://localhost:{port}: ")
         with Client(f"http://localhost:{port}") as client, refused:
             ANSWERING[kind](client)
+        first.close()
         dead = pytest.raises(
             ConnectionLostError, match=f"cannot connect to http://localhost:{port}: .*([Tt]ime|no connection within)"
         )
