@@ -135,7 +135,7 @@ class Pipeline:
                 reply = decode_reply(frame)
                 if reply is not None and reply[1] == name and isinstance(reply[2], Answer):
                     return reply[2]
-                if reply is not None and isinstance(reply[2], Exception):  # an `end` that crosses an answer is none
+                if reply is not None and isinstance(reply[2], Exception):  # an `end` sent too late raises nothing
                     raise reply[2]
 
     def close(self) -> None:

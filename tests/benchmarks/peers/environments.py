@@ -31,7 +31,7 @@ class FailedError(Exception):
 
 
 class NotInstalledError(FailedError):
-    """The environment of a peer cannot be created."""
+    """Why the environment of a peer is missing."""
 
 
 @dataclass(frozen=True)

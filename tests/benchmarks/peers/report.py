@@ -188,7 +188,7 @@ class Part:
 
     Parameters
     ----------
-    peers : names of the environments that it needs. Those that cannot be installed are findings.
+    peers : names of the environments that it needs. Those that fail to install are findings.
     """
 
     def __init__(self, title: str, *peers: str) -> None:
