@@ -51,7 +51,7 @@ from anytime_service.telemetry.context import RequestContext, on_behalf_of
 RESERVED = 16  # connections above the limit, which may only request health and metrics; of more, the oldest is closed
 MAX_CLOSING = 16  # connections that received their last response and are not closed yet; of more, the oldest is aborted
 SIDE_CONNECTIONS = 64  # connections of the separate port for metrics and probes
-RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 64  # 64 are for files, not connections
+RESERVED_DESCRIPTORS = 2 * (RESERVED + MAX_CLOSING) + SIDE_CONNECTIONS + 96  # 96 are for files, and sockets that listen
 
 READ = int(WAITING)
 LARGE = 65_536  # bytes of a body or message that is written without a copy

@@ -52,6 +52,9 @@ DUE_IDLE, DUE_BUSY = 100, 10_000
 TICK_MS = 100.0
 """Interval at which uvicorn calls `on_tick`, in ms."""
 
+ACCEPTED = 16
+"""Connections of a port that are accepted in one turn of the event loop."""
+
 SWITCH_S = 0.0005
 """Time that another thread may hold the interpreter while the event loop waits, in s; Python's default is 5 ms.
 
@@ -302,7 +305,9 @@ class Server(uvicorn.Server):
         # By default asyncio waits a minute for a TLS handshake, and accepts no limit of it without TLS.
         handshake_s = None if self.context is None else self._settings.header_timeout_s
         tls = {"ssl": self.context, "ssl_handshake_timeout": handshake_s}
-        self.servers = [await _listen(self.config, self.server_state, each, **tls) for each in sockets or ()]
+        self.servers = [
+            server for each in sockets or () for server in await _listen(self.config, self.server_state, each, **tls)
+        ]
         self.started = True
         self._watching = asyncio.get_running_loop().create_task(
             self._state.keys.watch(self._service.tuning.key_check_s)
@@ -313,7 +318,7 @@ class Server(uvicorn.Server):
                 remembered.clear()
                 self._on_hangup()
 
-    async def _serve_metrics(self, listening: socket.socket) -> asyncio.Server:
+    async def _serve_metrics(self, listening: socket.socket) -> list[asyncio.Server]:
         """Serve metrics and probes on a socket of its own, with the limits of the main port.
 
         The two ports count their connections separately: a full one does not affect the other.
@@ -343,7 +348,8 @@ class Server(uvicorn.Server):
         await asyncio.wait([asyncio.ensure_future(self._state.stream.flushed())], timeout=linger_s)
         await super().shutdown(sockets)
         if self._listening is not None:
-            self._metrics.close()
+            for server in self._metrics:
+                server.close()
         for connection in tuple(self._side.connections):
             connection.shutdown()
         if self._side.tasks:
@@ -379,10 +385,18 @@ class Server(uvicorn.Server):
             await self._service.reload()
 
 
-async def _listen(config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any) -> asyncio.Server:
-    """Listen as uvicorn does."""
+async def _listen(
+    config: uvicorn.Config, state: ServerState, sock: socket.socket, **options: Any
+) -> list[asyncio.Server]:
+    """Listen as uvicorn does, by a socket and its duplicates.
+
+    uvloop accepts one connection of a socket in each turn (libuv#3696), so that in an overload, when turns are long, a
+    new client would wait for all that have connected before: a second for some hundred.
+    """
     make = partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
-    return await asyncio.get_running_loop().create_server(make, sock=sock, backlog=config.backlog, **options)
+    listen = asyncio.get_running_loop().create_server
+    socks = [sock, *(sock.dup() for _ in range(ACCEPTED - 1))]
+    return [await listen(make, sock=each, backlog=config.backlog, **options) for each in socks]
 
 
 def serve(registry: ModelRegistry, settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import subprocess
@@ -20,11 +21,13 @@ from anytime_service.limits.table import HEADERS
 from anytime_service.limits.tuning import TUNING, Tuning
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server.connections import MAX_CLOSING, RESERVED, RESERVED_DESCRIPTORS, raise_file_limit
+from anytime_service.server.run import Server, bind, bind_side
 from anytime_service.settings import Settings
 from models.present import present
 from service.commands import ENVIRONMENT
 from service.doors import refused
 from service.in_session import begin
+from service.loops import LOOPS
 from service.raw_stream import HANDSHAKE
 from service.serving import Connection, Running, logged, running, small_model
 from waiting import until
@@ -340,6 +343,27 @@ def test_a_server_without_descriptors_serves_its_connections_and_does_not_spin(m
             until(lambda: is_served(service))
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("port", ["main", "metrics"])
+async def test_many_clients_that_connect_at_once_wait_for_few_turns(port: str, loop: str) -> None:
+    settings = Settings(port=0, metrics_port=0)
+    with bind(settings) as main, bind_side(settings) as side, ExitStack() as clients:
+        assert side is not None
+        server = Server(create_app(ModelRegistry.of([small_model()]), settings), settings, side)
+        serving = asyncio.ensure_future(server.serve([main]))
+        while not server.started:
+            await asyncio.sleep(0)
+        state, sock = (server.server_state, main) if port == "main" else (server._side, side)
+        for _ in range(64):
+            clients.enter_context(socket.create_connection(sock.getsockname()))
+        for _ in range(32):
+            await asyncio.sleep(0)
+        connected = len(state.connections)
+        server.should_exit = True
+        await serving
+    assert connected == 64
 
 
 def is_served(service: Running) -> bool:
