@@ -115,6 +115,8 @@ def terms_of(feature: dict[str, Any], value: Any) -> list[float]:
                 )
             case "other":
                 t = float(not known)
+            case form:
+                raise ValueError(f"the form {form!r} has no rule here")
         found.append(t - term["mean"])
     return found
 

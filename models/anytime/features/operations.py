@@ -1,10 +1,11 @@
 """Operations: everything that a term can be of the value of its column.
 
 A term is data: an operation, its parameters and a name. A basis learns the terms of a column. The operation has
-everything else: how NumPy computes it for one row and for many, how a JSON document and C state it, where its curve is
-drawn, and whether it grows without bound beyond the training rows.
+everything else: how NumPy computes it for one row and for many, how a JSON document and C state it, and where its curve
+is drawn.
 
-To add an operation, write a class like the others, and list it in `OPERATIONS`.
+To add an operation, write a class like the others, list it in `OPERATIONS`, and explain its form at the head of
+`anytime.model.export`.
 """
 
 from __future__ import annotations
@@ -51,8 +52,6 @@ class Operation(ABC):
         Whether the terms of one column, which may be many, are computed together.
     raw : bool
         Whether it is of the value before it was clamped, as the parts of a date are, which recur.
-    grows : bool
-        Whether it grows without bound with the value.
     straight : bool
         Whether it is drawn as a straight line, but for levels, which are drawn apart.
     """
@@ -65,7 +64,6 @@ class Operation(ABC):
     part: ClassVar[str | None] = None
     by_column: ClassVar[bool] = False
     raw: ClassVar[bool] = False
-    grows: ClassVar[bool] = False
     straight: ClassVar[bool] = False
 
     @abstractmethod
@@ -163,7 +161,6 @@ class Value(Operation):
     form = "value"
     code = 1
     floor: ClassVar[float | None] = -math.inf
-    grows = True
     straight = True
 
     def values(self, x: Float, of: Operands) -> Float:
@@ -199,7 +196,6 @@ class Power(Operation):
     code = 1
     stated: ClassVar[Mapping[str, str]] = {"power": "power", "centre": "a", "scale": "b"}
     by_column = True
-    grows = True
 
     def values(self, x: Float, of: Operands) -> Float:
         z = (x - of.a[0]) / of.b[0]  # the powers of a column have one z

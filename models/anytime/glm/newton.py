@@ -6,8 +6,8 @@ step costs two light passes. Where H, of predictors times columns squared, would
 gradients on products with H, preconditioned by its blocks of each score: with those, 40 classes of 1,200 rows and 45
 terms take 11 products for a step, and 125 with one mean block for all.
 
-Where the penalty is far above its rounding, single precision leads near the optimum, in half the time; steps in double
-precision, with the same second derivatives, end there.
+Where the penalty is far above rounding, steps in single precision come near the optimum in half the time. Steps in
+double precision, with the same second derivatives, finish there.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ area over the cost axis determines the order. On that order each prefix gets the
 These errors keep the order fixed, and the order has used every row, so they are optimistic. `nested` errors learn a
 separate order in every fold.
 
-Sets of terms are compared along an order of each, from lines over clamped lines to curves, to finer curves, and to
-curves with levels of numbers next to them. A more complex form needs a clearly smaller error: few rows decide what
+Sets of terms are compared from simple to complex, each along its own order: lines, clamped lines, curves, finer curves,
+and curves with levels of numbers next to them. A more complex form needs a clearly smaller error: few rows decide what
 extreme values do, and new rows may be more extreme.
 
 A validation table selects the number of steps with the smallest error there (Lozano, Swirszcz and Abe, Group-OMP,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anytime.errors import GroupsError
-from anytime.features.bases import ColumnSample, Hinge
+from anytime.features.bases import BASES, ColumnSample, Hinge
 from anytime.features.bases.hinge import Octiles
 from anytime.features.expansion import Column, Columns, Expansion
 from anytime.features.learning import Sample, kind_of, learned_groups, sample_of
@@ -178,7 +178,7 @@ def test_learned_groups_state_the_whole_expansion() -> None:
 @pytest.mark.parametrize(
     ("basis", "message"),
     [
-        ("spline", "there is no basis 'spline'; expected one of linear, hinge, poly, cyclic, categories, date, "),
+        ("spline", f"there is no basis 'spline'; expected one of {', '.join(BASES)}"),
         ("hinge:65", "basis 'hinge:65' is invalid; expected hinge:K with K from 0 to 64"),
         ("hinge:", "basis 'hinge:' is invalid; expected hinge:K with K from 0 to 64"),
         ("poly:0", "basis 'poly:0' is invalid; expected poly:K with K from 1 to 10"),

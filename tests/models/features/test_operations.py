@@ -1,4 +1,4 @@
-"""Every operation has all its parts: one row and many, its form, its growth, its levels; and one of them is named."""
+"""Every operation has all its parts: one row and many, its form, its levels; and one of them is named."""
 
 from __future__ import annotations
 
@@ -41,11 +41,6 @@ def test_the_form_is_explained_with_what_the_document_states(operation: Operatio
     assert document["form"] == operation.form
     text = str(export.__doc__)
     assert {name for name in [operation.form, *document] if not re.search(rf"\b{name}\b", text)} == set()
-
-
-@every
-def test_what_grows_is_unbounded_and_nothing_else_is(operation: Operation) -> None:
-    assert (np.abs(written(operation, np.array([1e12, -1e12]))).max() > 1e11) == operation.grows
 
 
 @every
