@@ -37,7 +37,7 @@ from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.sharing import cancelling, group_sharing, sharing_table
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime.tabulated import SHARE, Series, Tabulated, shown
+from anytime.tabulated import R2, SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
 from anytime.types import Float
 
@@ -204,7 +204,7 @@ def report(
     sections = [
         ("Quality by cost", _curve(model, tested)),
         ("Warnings", "".join(paragraph(each, "warn") for each in warnings) or paragraph("None.")),
-        ("Half and all of the budget", _budgets(model, tested)),
+        ("Budgets", _budgets(model, tested)),
         ("Steps", _steps(model, tested)),
         ("Groups", _groups(model)),
         ("Shapes", _shapes(model)),
@@ -388,7 +388,7 @@ def _groups(model: Model) -> str:
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = (
         "<figure><figcaption>What r2 loses without the group, if the others are refitted</figcaption>"
-        f"{bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1)}</figure>"
+        f"{bar_rows([(name, loss, shown(loss, R2)) for name, loss in losses], 1)}</figure>"
     )
     sharing = group_sharing(model)
     note = f" {len(gains) - ABSENCES} groups with smaller gains are not shown." * (len(gains) > ABSENCES)
