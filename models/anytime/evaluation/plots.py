@@ -120,7 +120,7 @@ class Plot(Chart):
         self._marks.append(lambda axis: axis.bar(edges[:-1], tall, np.diff(edges), **look))
 
     def label(self, x: float, low: float, high: float, words: str) -> None:
-        """Write words next to lines, as `Chart.label`: above the lines and on the left of a point near the right end."""
+        """Write words next to lines, as `Chart.label`: above them and on the left of a point near the right end."""
         side, y, offset = ("right", high, (-5, 3)) if x > np.mean(self._x) else ("left", low, (4, -9))
         look = {"textcoords": "offset points", "fontsize": 8, "ha": side}
         self._marks.append(lambda axis: axis.annotate(clipped(words, MAX_LABEL), (x, y), offset, **look))
