@@ -118,6 +118,8 @@ def test_a_page_is_complete_and_loads_nothing(estimator: Any, tables: tuple[Any,
     said = {0: "mean prediction of", 2: f"predicted probability of {(classes or ['', ''])[1]}"}
     assert said.get(len(classes or ()), "predicted probability of the most likely class") in page.text
     assert page.headings == expected
+    # Moments tell what a set of groups explains; a likelihood has a lower bound.
+    assert ("if the others are refitted" in page.text) is (model.moments is not None)
     assert "http" not in text
     assert "nan" not in re.findall(r"[a-z]+", page.text.lower())
     assert all(words in page.text for words in ("a <b>&", "for a coverage of 90 %"))
