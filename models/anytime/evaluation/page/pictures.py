@@ -276,7 +276,7 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
         levels = [
             # Numbers are levels in single precision: 4.6, not 4.6000000000000005.
             *(
-                (f"{x:.{7 if x % 1 else 15}g}" if isinstance(x := each.level, float) else str(x), each)
+                (f"{a:.{7 if a % 1 else 15}g}" if isinstance(a := each.level, float) else str(a), each)
                 for each in listed
             ),
             *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
