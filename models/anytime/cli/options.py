@@ -352,8 +352,8 @@ class TrainPlan(FitPlan):
     family: Annotated[
         FamilyName | None,
         typer.Option(
-            help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares), or poisson for "
-            "--task count.",
+            help=f"Fit this likelihood: {', '.join(FAMILIES)}. The default is gaussian (least squares) for numbers, "
+            "poisson for --task count, and for classes their likelihood, or gaussian if that takes much longer.",
             autocompletion=candidates(*FAMILIES),
         ),
     ] = Options.family

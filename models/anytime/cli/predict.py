@@ -76,7 +76,7 @@ def predict(
     check_writable(out, WRITABLE)
     loaded = load(model)
     if proba and loaded.manifest.classes is None:
-        raise ValuesError(f"--proba requires a model of classes; {loaded.name!r} predicts {loaded.manifest.task}")
+        raise ValuesError(f"--proba requires a model of classes; the task of {loaded.name!r} is {loaded.manifest.task}")
     if interval and loaded.manifest.calibration is None:
         raise ValuesError(
             f"--interval requires a calibrated model; train {loaded.name!r} with --calibrate TABLE of held-out rows"

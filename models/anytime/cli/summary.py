@@ -137,7 +137,7 @@ def _selected(selected: Selected) -> str:
         for each in compared
     ]
     than = f" ({names[1]}: {shown(compared[1].error)})" if len(compared) > 1 else ""
-    return f"numbers are {names[0]}, by cross-validation: mean error over the cost {shown(selected.error)}{than}"
+    return f"numbers are {names[0]}, by cross-validation: mean error over all budgets {shown(selected.error)}{than}"
 
 
 def _stop(stopped: Stopped) -> str:

@@ -18,6 +18,7 @@ from scipy.stats import rankdata
 
 from anytime.errors import clipped
 from anytime.features.learning import Sample, present
+from anytime.features.readers import DATES
 from anytime.types import Float, Index
 
 MIN_ROWS = 20
@@ -218,7 +219,11 @@ def flaw(sample: Sample, name: str, target: Sequence[str], kind: str) -> str:
         and distinct == len(values)
         and (kind == "text" or (kind != "date" and (np.diff(np.sort(np.asarray(values, dtype=np.float64))) == 1).all()))
     ):
-        return f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
+        return (
+            f"holds dates such as {in_comment(str(values[0]))}; expected ISO form: 2024-05-17"
+            if kind == "text" and 2 * sum(map(DATES.has_other_form, values.tolist())) >= len(values)
+            else f"looks like an identifier: {distinct:,} different values in {len(values):,} rows"
+        )
     copied = next((y for y in target if _predicts(sample.columns[name], _Labels.of(sample.columns[y]), 1.0)), None)
     return "" if copied is None else f"determines {in_comment(copied)} in every row: a copy or a consequence of it?"
 

@@ -119,11 +119,11 @@ class Plot(Chart):
         look = {"bottom": self._y[0], "align": "edge", "color": "0.9", "zorder": 0}
         self._marks.append(lambda axis: axis.bar(edges[:-1], tall, np.diff(edges), **look))
 
-    def label(self, x: float, low: float, high: float, words: str) -> None:  # noqa: ARG002
-        """Write words next to lines, as `Chart.label`: on the left of a point near the right end."""
-        side, offset = ("right", (-5, 3)) if x > np.mean(self._x) else ("left", (4, -9))
+    def label(self, x: float, low: float, high: float, words: str) -> None:
+        """Write words next to lines, as `Chart.label`: above them and on the left of a point near the right end."""
+        side, y, offset = ("right", high, (-5, 3)) if x > np.mean(self._x) else ("left", low, (4, -9))
         look = {"textcoords": "offset points", "fontsize": 8, "ha": side}
-        self._marks.append(lambda axis: axis.annotate(clipped(words, MAX_LABEL), (x, high), offset, **look))
+        self._marks.append(lambda axis: axis.annotate(clipped(words, MAX_LABEL), (x, y), offset, **look))
 
 
 @default_style()

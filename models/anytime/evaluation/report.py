@@ -37,7 +37,7 @@ from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.sharing import cancelling, group_sharing, sharing_table
 from anytime.inference.subsets import arrived_model
 from anytime.model.model import Model
-from anytime.tabulated import SHARE, Series, Tabulated, shown
+from anytime.tabulated import R2, SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
 from anytime.types import Float
 
@@ -204,7 +204,7 @@ def report(
     sections = [
         ("Quality by cost", _curve(model, tested)),
         ("Warnings", "".join(paragraph(each, "warn") for each in warnings) or paragraph("None.")),
-        ("Half and all of the budget", _budgets(model, tested)),
+        ("Budgets", _budgets(model, tested)),
         ("Steps", _steps(model, tested)),
         ("Groups", _groups(model)),
         ("Shapes", _shapes(model)),
@@ -371,13 +371,22 @@ def _groups(model: Model) -> str:
     left = (
         f"<figure><figcaption>What each step adds to r2, the largest gain first</figcaption>{bar_rows(adds)}</figure>"
     )
-    if not model.supports_arrived or len(model.prefixes.mean) > MAX_SOLVED:
+    shares = "" if not (sharing := group_sharing(model)) else paragraph(
+        "Below, ± is the standard deviation of a group's contribution over the training rows; 'alone' is the part that "
+        "no other group replaces. Of a group that shares over 90 %, 'most with' is the group whose contribution "
+        "correlates the most with its own.",
+        "soft",
+    ) + table(sharing_table(sharing[:ABSENCES], "contribution ±", "alone ±", "shared with others"))  # fmt: skip
+    note = f" {len(gains) - ABSENCES} groups with smaller gains are not shown." * (len(gains) > ABSENCES)
+    if model.moments is None or len(model.prefixes.mean) > MAX_SOLVED:
         why = (
-            model.fallback_reason("arrived").partition(";")[0]
-            if not model.supports_arrived
-            else f"the model has over {MAX_SOLVED} terms"
+            f"the model has over {MAX_SOLVED} terms"
+            if model.moments is not None
+            else "refitting a likelihood needs the rows (`anytime what-if --without GROUP --data TABLE`)"
+            if model.supports_arrived
+            else model.fallback_reason("arrived").partition(";")[0]
         )
-        return grid([left]) + paragraph(f"What r2 loses without a group is not measured: {why}.", "soft")
+        return grid([left]) + paragraph(f"What r2 loses without a group is not measured: {why}.{note}", "soft") + shares
     every, full = frozenset(model.needed[-1]), training[-1]
     others = {
         name: arrived_model(model, every - {name}).expected.r2 if len(every) > 1 else 0.0
@@ -388,23 +397,16 @@ def _groups(model: Model) -> str:
     losses.sort(key=lambda each: -np.nan_to_num(each[1]))
     right = (
         "<figure><figcaption>What r2 loses without the group, if the others are refitted</figcaption>"
-        f"{bar_rows([(name, loss, shown(loss)) for name, loss in losses], 1)}</figure>"
+        f"{bar_rows([(name, loss, shown(loss, R2)) for name, loss in losses], 1)}</figure>"
     )
-    sharing = group_sharing(model)
-    note = f" {len(gains) - ABSENCES} groups with smaller gains are not shown." * (len(gains) > ABSENCES)
     return (
         grid([left, right])
         + paragraph(
             "A group that adds much, and whose absence costs little, has its information in common with other groups."
-            f"{note} Below, ± is the standard deviation of a group's contribution over the training rows; 'alone' is "
-            "the part that no other group replaces.",
+            f"{note}",
             "soft",
         )
-        + (
-            table(sharing_table(sharing[:ABSENCES], "contribution ±", "alone ±", "shared with others"))
-            if sharing
-            else ""
-        )
+        + shares
     )
 
 

@@ -174,5 +174,5 @@ def family_of_classes(target: Target, options: Options, expansion: Expansion, ro
         hint = f"a {likelihood} likelihood takes about {price:.0f} times as long (--family {likelihood} fits it)"
         return DefaultFamily(squares, f"least squares on their indicators: {hint}", is_cheaper=True)
     return DefaultFamily(
-        likelihood, f"{likelihood} likelihood (--family {squares}, least squares, has {LEAST_SQUARES_ONLY})"
+        likelihood, f"{likelihood} likelihood (--family {squares}, least squares, also has {LEAST_SQUARES_ONLY})"
     )

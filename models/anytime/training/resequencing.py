@@ -203,7 +203,9 @@ class WhatIf(Tabular):
     budgets: tuple[AtBudget, ...]
 
     def __repr__(self) -> str:
-        return f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budgets>"
+        return (
+            f"<WhatIf {self.before.name}: {self.changes}, {len(self.budgets)} budget{'s' * (len(self.budgets) != 1)}>"
+        )
 
     @property
     def table(self) -> Tabulated:

@@ -101,7 +101,7 @@ def test_train_says_which_task_and_classes_it_took(desk: Path, capsys: Capture) 
     call = aimed("kind")
     said = "task: binary, classes down, up"
     for options, hint in {
-        (): f"; binomial likelihood (--family gaussian, least squares, has {LEAST_SQUARES_ONLY})",
+        (): f"; binomial likelihood (--family gaussian, least squares, also has {LEAST_SQUARES_ONLY})",
         (
             "--alpha",
             "0",

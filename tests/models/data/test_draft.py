@@ -26,6 +26,7 @@ def desk(desk: Path) -> Path:
     frame["ok"] = rng.random(n) < 0.5
     frame["year"] = rng.integers(1990, 2020, n)
     frame["same"], frame["empty"], frame["day"] = 1, None, pd.date_range("2020-01-01", periods=n)
+    frame["foreign"] = frame["day"].dt.strftime("%d.%m.%Y")
     frame["y"] = frame["hog_0"] + 2 * frame["hog_1"] + rng.normal(size=n) / 3
     frame["twice"] = 1 - 2 * frame["y"]
     frame["kind"] = np.where(frame["y"] > 0, "up", "down")
@@ -39,7 +40,8 @@ def desk(desk: Path) -> Path:
 @pytest.mark.parametrize("name", ["t.parquet", "t.csv"])
 def test_a_draft_leaves_out_what_would_mislead_and_says_why(desk: Path, name: str) -> None:
     draft = drafted(open_table(desk / name), ["y"], by_prefix="_", costs={"hog": "5ms"})
-    assert {*draft.left_out} == {"row", "key", "same", "empty", "twice"}
+    assert {*draft.left_out} == {"row", "key", "same", "empty", "twice", "foreign"}
+    assert draft.left_out["foreign"] == "holds dates such as 01.01.2020; expected ISO form: 2024-05-17"
     assert "identifier: 200 different values in 200 rows" in draft.left_out["key"]
     assert draft.left_out["empty"] == "no value"
     assert "determines y" in draft.left_out["twice"]
@@ -70,7 +72,7 @@ def test_the_file_is_read_again_as_the_same_groups_and_trains(desk: Path, name: 
 def test_without_groups_each_column_costs_one(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pd.read_parquet("t.parquet").drop(columns=["key", "city"]).to_parquet("u.parquet", index=False)
     said = ran(capsys, "train", "u.parquet", "--target", "y", "--drop", "twice", "--out", "m.safetensors").err
-    assert "no --groups: each of 12 columns is a group at cost 1" in said
+    assert "no --groups: each of 13 columns is a group at cost 1" in said
     groups = load("m.safetensors").groups
     assert {"hog_0", "year", "code"} <= {*groups.names}
     assert set(groups.costs.tolist()) == {1.0}

@@ -309,7 +309,7 @@ def test_what_the_table_lacks_is_reported(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--proba"], "--proba requires a model of classes; 'm' predicts regression"),
+        (["--proba"], "--proba requires a model of classes; the task of 'm' is regression"),
         (["--interval"], "--interval requires a calibrated model; train 'm' with --calibrate TABLE"),
         (["--keep", "idd"], "t.csv has no column 'idd'; did you mean 'id'?"),
         (["--prefix", "4"], "prefix is 4; expected a number of steps, 0 to 3"),

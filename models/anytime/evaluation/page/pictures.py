@@ -274,7 +274,11 @@ def _drawn(shape: ColumnShape) -> tuple[Float, Float, list[tuple[str, Level]]]:
             listed.sort(key=lambda each: -each.share * float(np.square(each.contribution).sum()))
             del listed[LEVELS_SHOWN:]
         levels = [
-            *((str(each.level), each) for each in listed),
+            # Numbers are levels in single precision: 4.6, not 4.6000000000000005.
+            *(
+                (f"{a:.{7 if a % 1 else 15}g}" if isinstance(a := each.level, float) else str(a), each)
+                for each in listed
+            ),
             *((name, each) for name, each in (("(other)", shape.other), ("(missing)", shape.missing)) if each),
         ]
         return (

@@ -120,5 +120,5 @@ export function drawShape(place, shape, value, part) {
   }
 }
 
-/** Return whether a level, as text, is a value of the row; a boolean may be 0 or 1. */
-const matches = (name, value) => (typeof value === "string" ? name === value : Number(name) === Number(value) || name === String(Boolean(value)));
+/** Return whether a level, as text, is a value of the row, in single precision; a boolean may be 0 or 1. */
+const matches = (name, value) => (typeof value === "string" ? name === value : Math.fround(name) === Math.fround(value) || name === String(Boolean(value)));
