@@ -104,7 +104,9 @@ def _open_streams() -> None:
 
 def demo(
     once: Annotated[bool, typer.Option("--once", help="Stop the server at the end.")] = False,
-    port: Annotated[int, typer.Option(help="Listen on this port; a free port if it is in use.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Listen on this port; a free port if it is in use.")
+    ] = 8000,
 ) -> None:
     """Train on scikit-learn's digits, serve the model, and watch predictions improve until their deadlines.
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from anytime._linalg import single_blas_thread
 from anytime.costs.distributions import fitted_cost
 from anytime.data.formats import Table
-from anytime.errors import ExtractorError, summary
+from anytime.errors import ExtractorError, refuse, summary
 from anytime.groups import PATTERN, CallCost, FeatureGroups
 from anytime.inference.extraction import Arrival, Extraction, Task
 from anytime.inference.planning import check_extractors, tasks_of
@@ -63,12 +63,19 @@ class TableInputs:
 
 def inputs_of(found: Any, limit: int, what: str) -> tuple[Any, ...]:
     """Return the first `limit` items of an iterable or of the one that a function returns; at least one."""
-    iterable = found() if callable(found) else found
-    if isinstance(iterable, str | bytes | Mapping) or not isinstance(iterable, Iterable):
-        raise ExtractorError(f"{what} is {type(iterable).__name__}; expected an iterable of inputs")
-    items = tuple(islice(iterable, limit))
-    if not items:
-        raise ExtractorError(f"{what} has no inputs; expected at least one")
+    try:
+        iterable = found() if callable(found) else found
+        usable = isinstance(iterable, Iterable) and not isinstance(iterable, str | bytes | Mapping)
+        items = tuple(islice(iterable, limit)) if usable else ()
+    except Exception as error:
+        raise ExtractorError(f"{what} failed ({summary(error)}); expected an iterable of inputs") from error
+    refuse(
+        {
+            f"{what} is {type(iterable).__name__}; expected an iterable of inputs": not usable,
+            f"{what} has no inputs; expected at least one": not items,
+        },
+        ExtractorError,
+    )
     return items
 
 

@@ -19,7 +19,7 @@ from itertools import chain
 from threading import Lock
 from typing import Any, Generic, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
-from anytime.errors import ExtractorError, ValuesError, refuse, suggestion, summary
+from anytime.errors import ExtractorError, ValuesError, clipped, refuse, suggestion, summary
 from anytime.groups import milliseconds
 from anytime.inference.deadline import (
     STALL_S,
@@ -115,8 +115,8 @@ class Runner(Generic[Answers]):
     Raises
     ------
     ExtractorError
-        A group has no extractor, an extractor has no group or is not picklable, or the processes do not start; an
-        option names no such group, or is not a number of milliseconds.
+        The model is not a `Model`; a group has no extractor, an extractor has no group or is not picklable, or the
+        processes do not start; an option names no such group, or is not a number of milliseconds.
 
     Notes
     -----
@@ -167,12 +167,16 @@ class Runner(Generic[Answers]):
         order: Sequence[str] | None = None,
         example: Any = None,
     ) -> None:
-        self._several = not isinstance(model, Model)
-        self.models: tuple[Model, ...] = (model,) if isinstance(model, Model) else tuple(model)
+        self._several = isinstance(model, Iterable) and not isinstance(model, str)
+        self.models: tuple[Model, ...] = tuple(cast("Iterable[Model]", model if self._several else [model]))
+        kinds = ", ".join(type(each).__name__ for each in self.models)
         is_count = isinstance(workers_per_run, int) and not isinstance(workers_per_run, bool) and workers_per_run > 0
         refuse(
             {
                 "there is no model; expected at least one": not self.models,
+                f"the model is {kinds}; expected a Model, as of anytime.load(path), or several": not all(
+                    isinstance(each, Model) for each in self.models
+                ),
                 f"workers_per_run is {workers_per_run!r}; expected a whole number, 1 or more": not is_count,
             },
             ExtractorError,
@@ -424,12 +428,14 @@ class Runner(Generic[Answers]):
                 if factor is not None and name in priors:
                     priors[name] = factor * cost
         for name, took in times.items():
-            took_ms = sorted(took)
             if name not in priors:
                 raise ExtractorError(f"times has {name!r}; {suggestion(str(name), list(priors))}")
-            if not took_ms or not all(0 <= each < math.inf for each in took_ms):
-                raise ExtractorError(f"times of group {name!r} are {took_ms}; expected durations in milliseconds")
-            priors[name] = fitting_ms(took_ms)
+            try:
+                priors[name] = 1e3 * fitting_ms(sorted(map(checked_seconds, took)))
+            except (IndexError, TypeError, ValuesError):
+                raise ExtractorError(
+                    f"times of group {name!r} are {clipped(repr(took))}; expected a list of milliseconds"
+                ) from None
         return priors
 
 

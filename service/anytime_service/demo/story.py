@@ -58,8 +58,8 @@ def run_demo(*, once: bool, port: int) -> None:
         with _server(path, port) as (address, process):
             console.print(f"\nServing {path.name} at http://127.0.0.1:{address}")
             _answer(console, model, address, images[test], labels[test])
-            console.print(_invitation(model, address, X[test[0]]), markup=False)
             if not once:
+                console.print(_invitation(model, address, X[test[0]]), markup=False)
                 console.print("The server runs until you press Ctrl-C.")
                 with contextlib.suppress(KeyboardInterrupt):
                     process.wait()

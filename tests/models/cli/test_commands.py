@@ -778,6 +778,7 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ),
     ("a required group left out of training", nothing, [*TRAIN, "--without", "visit"], ["'b' requires 'visit'"]),
     ("an unknown group left out of training", nothing, [*TRAIN, "--without", "d"], ["no group 'd'"]),
+    ("a demo on a port that does not exist", nothing, ["demo", "--port", "99999", "--once"], ["'--port'", "65535"]),
     ("an unknown group first in training", nothing, [*TRAIN, "--first", "visits"], ["did you mean 'visit'?"]),
     ("a group first and left out", nothing, [*TRAIN, "--first", "a", "--without", "a"], ["'a'", "both placed first"]),
     ("no group of this name", trained, ["what-if", "m.safetensors", "--without", "x"], ["there is no group 'x'"]),

@@ -49,6 +49,7 @@ BATCHES = {
 INPUTS = [{"a0": 1.0, "a1": 2.0, "b0": 3.0, "c0": 4.0}] * 3
 WRONG = EXTRACTORS | {"b": lambda row: row["nothing"]}
 NUMBER = 3
+ONE = EXTRACTORS["a"]
 
 
 def made():
@@ -147,6 +148,7 @@ def test_profile_takes_a_quantile_inputs_of_a_module_a_model_and_batches(model_d
     [
         (["desk_module:WRONG", *PROFILE[2:]], "the extractor of group 'b' failed (KeyError: 'nothing')"),
         (["desk_module:NUMBER", *PROFILE[2:]], "desk_module:NUMBER is int; expected a dict with a callable"),
+        (["desk_module:ONE", *PROFILE[2:]], "desk_module:ONE failed (TypeError: <lambda>() missing 1 required"),
         (
             ["desk_module:EXTRACTOR", *PROFILE[2:]],
             "module 'desk_module' has no 'EXTRACTOR'; did you mean 'EXTRACTORS'?",

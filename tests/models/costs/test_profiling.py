@@ -177,6 +177,11 @@ def test_several_inputs_of_a_module_are_a_list_from_the_first_again_after_the_la
         (3, "is int; expected an iterable of inputs"),
         ({"a": 1}, "is dict; expected"),
         ([], "has no in"),
+        (
+            lambda: iter([1 // 0]),
+            "failed (ZeroDivisionError: integer division or modulo by zero); expected an iterable",
+        ),
+        ((1 // n for n in (1, 0)), "failed (ZeroDivisionError"),
     ):
         assert_refused(partial(inputs_of, given, 4, "m:make"), f"m:make {why}", error=ExtractorError)
 

@@ -501,6 +501,10 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
         ({"a": first}, {}, "no extractor for 'c', 'b'"),
         (extractors(d=first), {}, "no group 'd'"),
         ({**extractors(), "a": 3}, {}, "'a' is int; expected a callable"),
+        (extractors(), {"model": []}, "there is no model"),
+        (extractors(), {"model": "a.safetensors"}, "the model is str; expected a Model, as of anytime.load"),
+        (extractors(), {"model": AnytimeClassifier()}, "the model is AnytimeClassifier"),
+        (extractors(), {"model": [a_model(), "a.safetensors"]}, "the model is Model, str"),
         (extractors(), {"worker": "proces"}, "did you mean 'process'"),
         (extractors(), {"max_workers": 0}, "max_workers is 0"),
         (extractors(), {"max_workers": True}, "max_workers is True"),
@@ -510,6 +514,8 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
         (extractors(), {"times": {"d": [1.0]}}, "times has 'd'"),
         (extractors(), {"times": {"a": []}}, "times of group 'a' are []"),
         (extractors(), {"times": {"a": [float("nan")]}}, "times of group 'a' are [nan]"),
+        (extractors(), {"times": {"a": 1.0}}, "times of group 'a' are 1.0; expected a list"),
+        (extractors(), {"times": {"a": {"samples": [1.0]}}}, "times of group 'a' are {'samples': [1.0]}"),
         (extractors(), {"time_limits": {"d": 1.0}}, "time_limits has 'd'"),
         (extractors(), {"time_limits": {"a": -1.0}}, "time_limits of group 'a' is -1.0"),
         (extractors(), {"time_limits": {"a": 0}}, "time_limits of group 'a' is 0"),
@@ -519,7 +525,7 @@ def test_any_finite_number_is_a_deadline(deadline_ms: Any) -> None:
     ],
 )
 def test_wrong_extractors_and_options_are_refused(own: Any, options: Any, message: str) -> None:
-    assert_refused(lambda: Runner(a_model(), own, **options), message, error=ExtractorError)
+    assert_refused(lambda: Runner(**{"model": a_model(), "extractors": own} | options), message, error=ExtractorError)
 
 
 @pytest.mark.parametrize("failing", [raising, leaving, too_wide, unreadable])
@@ -908,7 +914,6 @@ def test_several_models_share_what_is_computed() -> None:
     with Runner([model, a_model(moments=True)], extractors(b=raising)) as runner:
         answers = runner.run(X, LONG_MS)
     assert [(answer.groups, answer.policy) for answer in answers] == [(("a",), "prefix"), (("a", "c"), "arrived")]
-    assert_refused(lambda: Runner([], extractors()), "there is no model", error=ExtractorError)
 
 
 @pytest.mark.parametrize("worker", WORKERS)

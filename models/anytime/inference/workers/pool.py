@@ -83,7 +83,8 @@ class Workers:
 
     By default there are up to 64 threads, or as many processes as cores, at least four. A hanging extractor occupies
     its thread. An extractor that blocks the interpreter delays the whole process, including the answer: loops in Python
-    by the interpreter's switch interval (5 ms by default), C code that keeps the GIL by its full duration.
+    by the interpreter's switch interval (5 ms by default) each time that the answer needs the interpreter, C code that
+    keeps the GIL by its full duration.
     """
 
     def __init__(
