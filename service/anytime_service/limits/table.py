@@ -48,7 +48,7 @@ INLINE = Limit(
     *("numbers of an answer made at once", 2000, "a worker thread makes it; 503 if it would be late"),
     "worker, `held` while it is open",
 )
-PAGES = Limit("pages that wait for their worker thread", 64, "503", "server")
+PAGES = Limit("requests for `/models...`, the console and `/docs` that wait for their thread", 64, "503", "server")
 OPEN_OF_CONNECTION = Limit("open predictions of a WebSocket", 1024, "503", "connection")
 IDS = Limit("ids that a WebSocket remembers", 1024, "the oldest is removed; each after 10 s", "connection")
 

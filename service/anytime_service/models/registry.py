@@ -157,8 +157,8 @@ def _check_successor(file: Path, old: Model, new: Model, *, force: bool) -> None
     """
     if new.name != old.name:
         raise RegistryError(
-            f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}; use a separate file for it, or "
-            "restart the service"
+            f"{str(file)!r} contained model {old.name!r} and now contains {new.name!r}, the name of the file that the "
+            f"training wrote; train with --out FOLDER/{old.name}{SUFFIX}, use a separate file, or restart the service"
         )
     was, now = ({group.name: group.features for group in model.groups.groups if group.features} for model in (old, new))
     before, after = summary(old, ()), summary(new, ())

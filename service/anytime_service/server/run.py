@@ -378,6 +378,8 @@ class Server(uvicorn.Server):
                 reload_certificates(self.context, self._settings)
             except CertificateError as error:
                 _log.error("could not reload the certificate; the previous one stays in use: %s", error)
+            else:
+                _log.info("certificate reloaded")
         self._reload = asyncio.get_running_loop().create_task(self._reload_models())
 
     async def _reload_models(self) -> None:

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_loaded_or_has_another_model_leaves_the_old_model_
         (lambda: file.write_bytes(b""), str(file)),
         (lambda: file.write_bytes(b"nonsense"), str(file)),
         (file.unlink, str(file.parent)),
-        (lambda: shifted(3.0, "another").save(file), "contained model 'brake' and now contains 'another'"),
+        (lambda: shifted(3.0, "another").save(file), "and now contains 'another', the name of the file"),
         (lambda: trained_model("brake", width=2).save(file), "without any of the previous groups"),
         (lambda: swapped().save(file), "other features in 'hog'"),
     ]

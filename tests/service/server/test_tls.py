@@ -176,7 +176,7 @@ def test_the_command_prints_https_and_uses_a_new_certificate_after_sighup(
         assert own.seen_by(service.port)
         pair.write_bytes(other.file.read_bytes() + other.key.read_bytes())
         served.process.send_signal(signal.SIGHUP)
-        until(lambda: other.seen_by(service.port))
+        served.said("certificate reloaded")
         with Client(f"https://127.0.0.1:{service.port}", ssl=other.trusted()) as client:
             assert client.predict(VALUES).complete
             assert client.models()[0].name == "brake"
