@@ -236,7 +236,8 @@ def drive(client: Client, seconds: float) -> None:
     for _ in range(5):
         look(client, next(driven)[0])
     print(
-        f"\n{'':<10}{'in time':<12}{'groups':>10}{'ready ms: p50':>14}{'worst':>8}{'error':>9}{'braked':>8}{'missed':>8}"
+        f"\n{'':<10}{'in time':<12}{'groups':>10}{'ready ms: p50':>14}{'worst':>8}{'error':>9}"
+        f"{'braked':>8}{'missed':>8}"
     )
     total, part, count = Second(), Second(), round(seconds * RATE_HZ)
     begun = time.perf_counter()

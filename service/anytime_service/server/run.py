@@ -396,9 +396,8 @@ async def _listen(
     new client would wait for all that have connected before: a second for some hundred.
     """
     make = partial(cast(Any, config.http_protocol_class), config=config, server_state=state, app_state={})
-    listen = asyncio.get_running_loop().create_server
-    socks = [sock, *(sock.dup() for _ in range(ACCEPTED - 1))]
-    return [await listen(make, sock=each, backlog=config.backlog, **options) for each in socks]
+    listen = partial(asyncio.get_running_loop().create_server, make, backlog=config.backlog, **options)
+    return [await listen(sock=each) for each in (sock, *(sock.dup() for _ in range(ACCEPTED - 1)))]
 
 
 def serve(registry: ModelRegistry, settings: Settings) -> None:
