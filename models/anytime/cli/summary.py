@@ -136,7 +136,11 @@ def _selected(selected: Selected) -> str:
         ", ".join(filter(None, (hinges.get(each.hinges, f"curves of {each.hinges} hinges"), clamps[each.clamp])))
         for each in compared
     ]
-    than = f" ({names[1]}: {shown(compared[1].error)})" if len(compared) > 1 else ""
+    than = (
+        f" ({names[1]}: {shown(compared[1].error)}{', not clearly less' * (compared[1].error < selected.error)})"
+        if len(compared) > 1
+        else ""
+    )
     return f"numbers are {names[0]}, by cross-validation: mean error over all budgets {shown(selected.error)}{than}"
 
 
