@@ -94,7 +94,11 @@ def scraped(source: str, api_key: str | None = None) -> str:
         with build_opener(_NoRedirects).open(Request(address, headers=headers), timeout=30.0) as response:  # noqa: S310  (http, checked)
             return str(response.read(), "utf-8")
     except HTTPError as error:
-        hint = "; set ANYTIME_KEY to a key of scope admin" if error.code in (401, 403) else ""
+        hint = {
+            404: "; a service with ANYTIME_METRICS_PORT has metrics on that port",
+            401: "; set ANYTIME_KEY to a key of scope admin",
+            403: "; set ANYTIME_KEY to a key of scope admin",
+        }.get(error.code, "")
         if location := error.headers.get("Location"):
             hint = f", a redirect to {urljoin(address, location)}; expected the address of the metrics themselves"
         kind = EnvironmentFailure if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR else AnytimeError

@@ -31,20 +31,20 @@ async def _service(request: Request) -> PredictionService:
 Service = Annotated[PredictionService, Depends(_service)]
 
 
-@router.get("/models")
+@router.get("/models", summary="List the models")
 async def list_models(service: Service) -> list[ModelCard]:
     """List all models."""
     return [card(model) for model in service.registry]
 
 
-@router.get("/models/{name}", responses=problem_responses(404, 422))
+@router.get("/models/{name}", summary="Describe a model", responses=problem_responses(404, 422))
 async def describe_model(name: str, service: Service) -> ModelSummary:
     """Describe a model: its steps with cost and gain, and the features of its groups."""
     model = service.registry.get(name)
     return summary(model, (each.version for each in service.registry.models[model.name]))
 
 
-@router.get("/models/{name}/plan", responses=problem_responses(404, 422))
+@router.get("/models/{name}/plan", summary="List the groups to compute next", responses=problem_responses(404, 422))
 async def plan_model(
     name: str,
     service: Service,
@@ -68,7 +68,11 @@ async def plan_model(
     return plan(model, budget, filter(None, chain.from_iterable(parts)), rows)
 
 
-@reloads.post("/models/{name}/reload", responses=problem_responses(404, 409, 422))
+@reloads.post(
+    "/models/{name}/reload",
+    summary="Reload the files of a model (scope admin)",
+    responses=problem_responses(404, 409, 422),
+)
 async def reload_model(
     name: str,
     service: Service,
@@ -98,13 +102,18 @@ class Readiness(BaseModel):
     sessions: str
 
 
-@probes.get("/livez")
+@probes.get("/livez", summary="Report whether the process is alive")
 async def live() -> Health:
     """Report that the process is alive."""
     return Health()
 
 
-@probes.get("/readyz", response_model=Readiness, responses=problem_responses(422, 503))
+@probes.get(
+    "/readyz",
+    summary="Report whether the server begins predictions",
+    response_model=Readiness,
+    responses=problem_responses(422, 503),
+)
 async def ready(
     request: Request,
     service: Service,
@@ -124,7 +133,7 @@ async def ready(
     return Readiness(status="degraded", sessions=f"unreachable: {store.trouble}")
 
 
-@metrics.get("/metrics", response_class=Response)
+@metrics.get("/metrics", summary="Send the metrics, for Prometheus (scope admin)", response_class=Response)
 async def scrape(request: Request, service: Service) -> Response:
     """Return the metrics of the service, in Prometheus format or, if `Accept` prefers it, as OpenMetrics."""
     content, media_type = await service.metrics.write(request.headers.get("accept", ""), service.turns.slices())

@@ -203,9 +203,9 @@ class Metrics(BaseHTTPRequestHandler):
             self.end_headers()
             return
         refused = self.path.startswith("/secret") and self.headers["Authorization"] != "Bearer sesame"
-        self.send_response(401 if refused else 200)
+        self.send_response(code := 401 if refused else 404 if self.path == "/none" else 200)
         self.end_headers()
-        if not refused:
+        if code == 200:
             self.wfile.write(b"\xff" if self.path == "/bytes" else text(0.1).encode())
 
     def log_message(self, *_: object) -> None:
@@ -231,10 +231,13 @@ def test_an_address_is_asked_with_the_key_and_a_file_is_read(port: int, seen: li
     assert seen == [("/metrics", None), ("/secret", "Bearer sesame")]
     (tmp_path / "stored.txt").write_text(text(0.2))
     assert scraped(str(tmp_path / "stored.txt")) == text(0.2)
-    with pytest.raises(AnytimeError, match=r"returned 401 .*; set ANYTIME_KEY to a key of scope admin"):
-        scraped(f"{base}/secret", "wrong")
-    with pytest.raises(AnytimeError, match=f"cannot read {base}/bytes: "):
-        scraped(f"{base}/bytes")
+    for path, words in {
+        "secret": "returned 401 .*; set ANYTIME_KEY to a key of scope admin",
+        "none": "returned 404 .*; a service with ANYTIME_METRICS_PORT has metrics on that port",
+        "bytes": f"cannot read {base}/bytes: ",
+    }.items():
+        with pytest.raises(AnytimeError, match=words):
+            scraped(f"{base}/{path}", "wrong")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

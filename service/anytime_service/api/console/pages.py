@@ -149,7 +149,13 @@ def _documented(description: str, *media_types: str) -> dict[int | str, dict[str
     }
 
 
-@router.get("/", tags=["console"], response_class=Response, responses=_documented("The page", "text/html"))
+@router.get(
+    "/",
+    summary="Send the console page",
+    tags=["console"],
+    response_class=Response,
+    responses=_documented("The page", "text/html"),
+)
 async def console_page(request: Request) -> Response:
     """Send the console page: a model's curve, its steps, and a prediction that improves as groups arrive."""
     return send(request, assets()["index.html"], PAGE)
@@ -169,6 +175,7 @@ async def openapi_document(request: Request) -> Response:
 
 @router.get(
     "/console/{file}",
+    summary="Send a file of the pages",
     tags=["console"],
     response_class=Response,
     responses=_documented("The file", "text/javascript", "text/css", "image/svg+xml") | problem_responses(404, 422),
@@ -198,7 +205,12 @@ class DrawnShape(ColumnShape):
     charts: tuple[str, ...]
 
 
-@router.get("/models/{name}/curve", tags=["models"], responses=problem_responses(404, 422))
+@router.get(
+    "/models/{name}/curve",
+    summary="Return the cost and R² of each prefix",
+    tags=["models"],
+    responses=problem_responses(404, 422),
+)
 async def curve(name: str, service: Service) -> DrawnCurve:
     """Return cost and R² of each prefix: in training, cross-validated, and guaranteed."""
     found = model_curve(service.registry.get(name))
@@ -218,7 +230,9 @@ class Sample(BaseModel, frozen=True):
     groups: dict[str, tuple[Label | None, ...]]
 
 
-@router.get("/models/{name}/sample", tags=["models"], responses=problem_responses(404, 422))
+@router.get(
+    "/models/{name}/sample", summary="Draw a synthetic row", tags=["models"], responses=problem_responses(404, 422)
+)
 async def sample_row(
     name: str,
     service: Service,
@@ -228,7 +242,12 @@ async def sample_row(
     return sample(service.registry.get(name), seed)
 
 
-@router.get("/models/{name}/shape", tags=["models"], responses=problem_responses(404, 422))
+@router.get(
+    "/models/{name}/shape",
+    summary="Return the shape of a column",
+    tags=["models"],
+    responses=problem_responses(404, 422),
+)
 async def column_shape(
     name: str,
     service: Service,
