@@ -143,9 +143,10 @@ def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> 
     column = service.get("/models/csv").json()["columns"][0]
     script = f"""
     import {{ omissions }} from {str(pages.STATIC / "words.js")!r};
+    process.env.TZ = "America/New_York";
     const model = {{ columns: [{json.dumps(column)}], groups: [{{ name: "visit", features: ["when"] }}] }};
     const answer = {{ groups: ["visit"], missing: [], imputed: [], clamped: ["when"] }};
-    for (const sent of ["2030-01-02T03:04:05Z", 0])
+    for (const sent of ["2030-01-02T03:04:05Z", "2030-01-02 23:04", 0])
       console.log(omissions(model, answer, new Map([["visit", [sent]]])).join());
     """
     done = subprocess.run(
@@ -153,6 +154,7 @@ def test_the_console_says_which_day_a_later_date_counts_as(service: Running) -> 
     )
     first, last = (str(np.datetime64(int(end), "s"))[:10] for end in column["range"])
     assert done.stdout.splitlines() == [
+        f"outside the model's range: when (2030-01-02 counts as {last}, except for its month, weekday and hour)",
         f"outside the model's range: when (2030-01-02 counts as {last}, except for its month, weekday and hour)",
         f"outside the model's range: when (1970-01-01 counts as {first}, except for its month, weekday and hour)",
     ]

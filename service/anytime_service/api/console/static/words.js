@@ -128,10 +128,10 @@ function moved(model, name, value) {
   const { type, range } = model.columns.find((column) => column.name === name);
   const [low, high] = range;
   if (type !== "date") return `${name} (${number(value)} counts as ${number(Math.min(Math.max(value, low), high))})`;
-  const seconds = typeof value === "number" ? value : Date.parse(value) / 1000;
-  if (Number.isNaN(seconds)) return `${name} (${value})`; // in a form that only the server reads
+  const time = seconds(value);
+  if (Number.isNaN(time)) return `${name} (${value})`; // in a form that only the server reads
   const day = (x) => new Date(x * 1000).toISOString().slice(0, 10);
-  return `${name} (${day(seconds)} counts as ${day(seconds < (low + high) / 2 ? low : high)}, except for its month, weekday and hour)`;
+  return `${name} (${day(time)} counts as ${day(time < (low + high) / 2 ? low : high)}, except for its month, weekday and hour)`;
 }
 
 function whyUnused(answer) {
