@@ -205,7 +205,10 @@ def main() -> None:
     args = script_options(
         __doc__,
         quick=flag("a tenth of everything"),
-        only={"help": "websocket, loaded, arrived, post, sessions, thousand, rows or hostile"},
+        only={
+            "choices": ["websocket", "loaded", "arrived", "post", "sessions", "thousand", "rows", "hostile"],
+            "help": "one load",
+        },
     )
     pin_to_core(CLIENT_CORE)
     gc.disable()  # collected between the loads, which must not pause

@@ -66,7 +66,8 @@ def violations(*checks: tuple[object, str]) -> list[str]:
 
 def conclude(broken: Sequence[str], *, ran: bool = True) -> NoReturn:
     """Print the broken promises and exit; with 1 if there are any, or if nothing `ran`."""
-    print("\n".join(["", *broken]) if broken else "\nevery promise was kept")
+    otherwise = "every promise was kept" if ran else "nothing was tried: no name has the word of --only"
+    print("", *(broken or [otherwise]), sep="\n")
     sys.exit(1 if broken or not ran else 0)
 
 

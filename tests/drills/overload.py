@@ -249,7 +249,7 @@ def main() -> None:
         quick=flag("two rounds"),
         rounds={"type": int, "default": 9},
         seconds={"type": float, "default": 1.0, "help": "for each share in each round"},
-        only={"help": "post, rows, prior, websocket, stubborn, brutal or goodput"},
+        only={"choices": ["post", "rows", "prior", "websocket", "stubborn", "brutal", "goodput"], "help": "one part"},
         real_time=flag("for a shared machine; a server that is always busy is then stopped for 50 ms per second"),
     )
     os.sched_setaffinity(0, {CLIENT_CORE})

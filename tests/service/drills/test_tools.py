@@ -11,6 +11,7 @@ import pytest
 
 from anytime.model.model import Model
 from benchmarks.deadlines import Result
+from benchmarks.harness import conclude
 from benchmarks.load.child import Child
 from benchmarks.load.predictions import REFUSED, STALLED
 from drills.attacks.frames import messages
@@ -84,3 +85,19 @@ def test_a_load_that_came_too_late_does_not_count_refusals(
     late = dict.fromkeys(("sent", "sent_bare", "received", "received_bare", "busy", "stall", "gc"), 0.0)
     result = Result(name="load", predictions=1000, load=load_ms, faults=Counter(found), **late)
     assert (result.kept, result.wrong) == (kept, wrong)
+
+
+@pytest.mark.parametrize(
+    ("broken", "ran", "said", "code"),
+    [
+        ([], True, "every promise was kept", 0),
+        (["late"], True, "late", 1),
+        ([], False, "nothing was tried: no name has the word of --only", 1),
+    ],
+)
+def test_a_drill_that_tries_nothing_keeps_no_promise(
+    broken: list[str], ran: bool, said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        conclude(broken, ran=ran)
+    assert (capsys.readouterr().out, ended.value.code) == (f"\n{said}\n", code)
