@@ -688,8 +688,12 @@ def hole(address: str, port: int) -> Iterator[None]:
 
 @pytest.fixture
 def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that gives the name `localhost` some addresses."""
+    """Return a function that gives the name `localhost` some addresses.
+
+    Clients run on a loop of asyncio: uvicorn 0.32 makes uvloop the default, which does not use this module.
+    """
     real = socket.getaddrinfo
+    monkeypatch.setattr(asyncio.events, "new_event_loop", asyncio.SelectorEventLoop)
 
     def resolve(*addresses: str) -> None:
         def getaddrinfo(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
