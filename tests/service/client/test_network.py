@@ -693,7 +693,14 @@ def resolve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     Clients run on a loop of asyncio: uvicorn 0.32 makes uvloop the default, which does not use this module.
     """
     real = socket.getaddrinfo
-    monkeypatch.setattr(asyncio.events, "new_event_loop", asyncio.SelectorEventLoop)
+    own = SimpleNamespace(**vars(asyncio))
+
+    def run(main: Any) -> Any:
+        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            return runner.run(main)
+
+    own.run = run
+    monkeypatch.setattr("anytime_service.client.client.asyncio", own)
 
     def resolve(*addresses: str) -> None:
         def getaddrinfo(host: Any, port: Any, *rest: Any, **options: Any) -> Any:
