@@ -353,7 +353,7 @@ async def test_many_clients_that_connect_at_once_wait_for_few_turns(port: str, l
         assert side is not None
         server = Server(create_app(ModelRegistry.of([small_model()]), settings), settings, side)
         serving = asyncio.ensure_future(server.serve([main]))
-        while not server.started:
+        while not (server.started or serving.done()):
             await asyncio.sleep(0)
         state, sock = (server.server_state, main) if port == "main" else (server._side, side)
         for _ in range(64):
