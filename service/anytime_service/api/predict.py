@@ -170,8 +170,7 @@ class Predict(Endpoint):
     parameters = PARAMETERS
 
     async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
-        begun = now_ms()
-        service = self.service
+        begun, service = now_ms(), self.service
         decided, store = admission_of(scope)
         head = read_head(scope, service.settings, self.parameters)
         exchange.limit_to(*body_limit(head.form, service.settings, lines=head.lines))
@@ -229,17 +228,20 @@ class _SessionEndpoint(Endpoint):
         self.sessions = sessions
 
     async def read_body(self, scope: Scope, exchange: Exchange) -> tuple[Form, Content, Form]:
-        """Return the form of the body, the body, and the form of the reply; raise RequestTimeoutError."""
+        """Return the form of the body, the body, and the form of the reply; without a body in time, reply 408."""
         headers = headers_of(scope)
         form, _ = body_form(headers)
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
+        error = RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline")
+        timer = asyncio.get_running_loop().call_later(
+            self.service.settings.body_timeout_s, lambda: exchange.reply(problem_reply(error))
+        )
         try:
-            async with asyncio.timeout(self.service.settings.body_timeout_s):
-                content = await exchange.read_all()
-        except TimeoutError:
-            raise RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline") from None
+            content = await exchange.read_all()
+        finally:
+            timer.cancel()
         return form, content, reply_form(headers, form)
 
 
@@ -248,7 +250,7 @@ class CreateSession(_SessionEndpoint):
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         form, content, reply = await self.read_body(scope, exchange)
-        if not exchange.ended:
+        if exchange.replied or not exchange.ended:
             return
         request = read(form, SESSION[form.name], content) if content.strip() else SessionRequest()
         check_rows(request.rows, self.service.settings.max_rows)
@@ -267,7 +269,7 @@ class SessionGroups(_SessionEndpoint):
 
     async def answer(self, scope: Scope, exchange: Exchange, _predictions: list[ActivePrediction]) -> None:
         form, content, reply = await self.read_body(scope, exchange)
-        if not exchange.ended:
+        if exchange.replied or not exchange.ended:
             return
         session_id = scope["path_params"]["id"]
         session = await self.sessions.get(session_id)
@@ -288,8 +290,7 @@ class PredictSession(_SessionEndpoint):
 
     async def answer(self, scope: Scope, exchange: Exchange, predictions: list[ActivePrediction]) -> None:
         """Answer at once, or at the deadline if the request has one."""
-        begun = now_ms()
-        service = self.service
+        begun, service = now_ms(), self.service
         named: str | None = scope["path_params"].get("id")
         head = read_head(scope, service.settings, _PARAMETERS if named else self.parameters)
         session_id = named or head.session

@@ -171,8 +171,9 @@ class RedisConnection:
         task.add_done_callback(self._running.discard)
         # Its exception is retrieved, also if the caller has stopped waiting.
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        async with asyncio.timeout(wait_s):
-            return await asyncio.shield(task)
+        if not (await asyncio.wait((task,), timeout=wait_s))[0]:
+            raise TimeoutError
+        return task.result()
 
     async def _keep_subscribed(self) -> None:
         failures = 0

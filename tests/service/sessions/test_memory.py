@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from anytime.inference.prediction import Answer, Settled
+from anytime_service.api.predict import SessionGroups
 from anytime_service.clock import now_ms
 from anytime_service.core.service import PredictionService
 from anytime_service.errors import GoneSessionError, UnknownSessionError
@@ -71,6 +72,23 @@ async def test_groups_of_a_session_that_ended_while_they_waited_are_refused_and_
     with pytest.raises(GoneSessionError):
         await session.add_groups({"speed": [1.0]})
     assert ANYONE.bytes == before
+
+
+async def test_a_body_that_ends_when_its_timeout_was_sent_changes_nothing() -> None:
+    core, sessions = PredictionService(ModelRegistry.of([MODEL]), Settings(body_timeout_s=0.1)), MemorySessions(10, 60)
+    session, sent, timed_out = await begun(sessions), list[Any](), asyncio.Event()
+
+    async def receive() -> Any:
+        await timed_out.wait()
+        return {"type": "http.request", "body": b'{"hog": [1.0, 2.0]}', "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+        timed_out.set()
+
+    scope = {"query_string": b"", "headers": [], "path": "/sessions/x/groups", "path_params": {"id": session.id}}
+    await SessionGroups(core, sessions)(scope, receive, send)
+    assert (sent, session.prediction.rows, session.prediction.nbytes) == ([408, None], 1, 0)
 
 
 async def test_ids_cannot_be_guessed_and_are_safe_in_a_path() -> None:
