@@ -239,7 +239,7 @@ def drive(client: Client, seconds: float) -> None:
         f"\n{'':<10}{'in time':<12}{'groups':>10}{'ready ms: p50':>14}{'worst':>8}{'error':>9}"
         f"{'braked':>8}{'missed':>8}"
     )
-    total, part, count = Second(), Second(), round(seconds * RATE_HZ)
+    total, part, count = Second(), Second(), max(1, round(seconds * RATE_HZ))
     begun = time.perf_counter()
     for i in range(count):
         frame, nearness = next(driven)

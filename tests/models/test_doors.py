@@ -14,7 +14,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, TableError, load
+from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, TableError, certify, load, resequence
 from anytime.cli.main import main
 from anytime.errors import AnytimeError, ValuesError, in_python
 from anytime.evaluation.calibrate import calibrate
@@ -228,6 +228,15 @@ def test_weights_of_a_test_table_are_asked_for_where_training_had_some() -> None
 def test_weights_without_a_table_are_refused(model: LoadedModel) -> None:
     for door in (model.plot, partial(report, model), partial(model.what_if, costs={"a": 2.0})):
         assert_refused(partial(door, weights="w"), "weights is 'w', but there is no table", error=ValuesError)
+
+
+@pytest.mark.parametrize(
+    "door", [certify, resequence, report, partial(evaluate, table=()), partial(calibrate, table=())]
+)
+def test_what_is_no_model_is_named(door: Callable[[Any], Any]) -> None:
+    for given in ("m.safetensors", AnytimeRegressor().fit(table(), target_of("gaussian", table()))):
+        named = f"the model is {type(given).__name__}; expected a Model, as of anytime.load(path)"
+        assert_refused(partial(door, given), named, error=ValuesError)
 
 
 @pytest.mark.parametrize("groups", [None, {"a": ["x2"], "b": ["x0", "x5"]}], ids=["all columns", "some columns"])

@@ -28,7 +28,7 @@ from anytime.inference.conformal import (
 )
 from anytime.inference.tables import as_table
 from anytime.model.manifest import FORMAT, Calibration
-from anytime.model.model import Model
+from anytime.model.model import Model, manifest_of
 from anytime.moments.accumulate import Block
 from anytime.target import class_codes
 from anytime.types import Float
@@ -38,7 +38,7 @@ def held_out(
     model: Model, table: Any, *, weights: str | None = None, drop_missing: bool = False
 ) -> tuple[Dataset, Survey]:
     """Return a checked dataset of a table of any type with the model's columns, and what the table holds."""
-    manifest, opened = model.manifest, as_table(table, model.groups)
+    manifest, opened = manifest_of(model), as_table(table, model.groups)
     return checked_dataset(Dataset(opened, model.groups, manifest.learned, manifest.query, weights, drop_missing))
 
 
@@ -63,6 +63,8 @@ def calibrate(model: Model, table: Any, coverage: float = 0.9, *, drop_missing: 
         The coverage is not between 0 and 1, or there are too few rows for it.
     TableError, GroupsError
         The table lacks a column of the model, or contains values that the model does not accept.
+    ValuesError
+        The model is something else.
     """
     dataset, found = held_out(model, table, drop_missing=drop_missing)
     conformal_rank(found.used, coverage)

@@ -36,7 +36,7 @@ from anytime.groups import ColumnBasis
 from anytime.inference.conformal import conformal_rank, model_outputs
 from anytime.inference.sharing import cancelling, group_sharing, sharing_table
 from anytime.inference.subsets import arrived_model
-from anytime.model.model import Model
+from anytime.model.model import Model, manifest_of
 from anytime.tabulated import R2, SHARE, Series, Tabulated, shown
 from anytime.target import class_codes
 from anytime.types import Float
@@ -185,7 +185,7 @@ def report(
     TableError, GroupsError, TrainingError
         As `evaluate` and `calibrate`.
     ValuesError
-        Weights are given without test rows.
+        Weights are given without test rows, or the model is something else.
     """
     calibrated_on = None
     if calibration is not None:
@@ -557,7 +557,7 @@ def _sentence(text: str) -> str:
 
 
 def _warnings(model: Model, tested: _Tested | None) -> list[str]:
-    manifest, training, terms = model.manifest, float(_training(model)[-1]), len(model.prefixes.mean)
+    manifest, training, terms = manifest_of(model), float(_training(model)[-1]), len(model.prefixes.mean)
     origin, redundant = manifest.provenance, manifest.redundant
     constant, collinear, imputed = (
         listed(map(clipped, names), 10) for names in (redundant.constant, redundant.collinear, origin.imputed)

@@ -90,6 +90,15 @@ def affordable(costs: Float, budget: float | None, best: Sequence[int] | None = 
     return within - 1 if best is None else best[within - 1]
 
 
+def manifest_of(model: Any) -> Manifest:
+    """Return the manifest of a model; raise ValuesError for anything else."""
+    if not isinstance(model, Model):
+        raise ValuesError(
+            f"the model is {type(model).__name__}; expected a Model, as of anytime.load(path) or model_ of an estimator"
+        )
+    return model.manifest
+
+
 class GroupPosition(NamedTuple):
     """Position of a group with features in the sequence: its terms, and the first prefix that contains it.
 

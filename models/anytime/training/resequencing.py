@@ -15,7 +15,7 @@ from anytime.errors import GroupsError, TrainingError, listed
 from anytime.features.expansion import Expansion
 from anytime.groups import COST_TOLERANCE, FeatureGroups
 from anytime.model.manifest import Manifest
-from anytime.model.model import Model, checked_budget
+from anytime.model.model import Model, checked_budget, manifest_of
 from anytime.moments.moments import Moments
 from anytime.selection.criteria import SelectionMethod
 from anytime.selection.greedy import without
@@ -121,8 +121,10 @@ def resequence(
         The groups are not those of the model, or another group requires one of `changes.without`.
     TrainingError
         The model was saved without its moments, or is of a family that needs data and none were given.
+    ValuesError
+        The model is something else.
     """
-    old = model.manifest
+    old = manifest_of(model)
     options = (changes or Changes()).options(old)
     priced = old.groups
     if groups is not None:

@@ -24,7 +24,7 @@ from anytime.evaluation.certificate.search import SAME_F_TOLERANCE, BranchAndBou
 from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Certificate
-from anytime.model.model import Model
+from anytime.model.model import Model, manifest_of
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
@@ -62,12 +62,14 @@ def certify(
     ------
     TrainingError
         The model is of a likelihood or was saved without its moments, or the limits are invalid.
+    ValuesError
+        The model is something else.
 
     Notes
     -----
     Sets with groups that training left out are not considered: the model's moments do not contain them.
     """
-    manifest, what = model.manifest, f"model {model.name!r}"
+    manifest, what = manifest_of(model), f"model {model.name!r}"
     refuse(
         {
             f"{what} is {manifest.family}; certificates support least squares only (family gaussian)": (
