@@ -40,7 +40,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anytime import AnytimeClassifier, AnytimeRegressor, load
+from anytime import AnytimeClassifier, AnytimeRegressor, AnytimeWarning, load
 from anytime.cli.main import main as anytime
 from anytime.errors import AnytimeError
 from anytime.types import Float
@@ -249,13 +249,15 @@ def _measured(path: Path, seed: int) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = {"table": path.stem, "target": target, "classes": classes, "rows": len(frame)}
         for way, fit in WAYS.items():
             begin = time.process_time()
-            try:
-                with limited(LIMIT_S), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    row[way] = quality(fit(train, target, classes=classes), test, target, classes=classes)
-            except Exception as error:
-                row[f"{way} refused"] = f"{type(error).__name__}: {error}"[:300]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    with limited(LIMIT_S):
+                        row[way] = quality(fit(train, target, classes=classes), test, target, classes=classes)
+                except Exception as error:
+                    row[f"{way} refused"] = f"{type(error).__name__}: {error}"[:300]
             row[f"{way} s"] = time.process_time() - begin
+            row[f"{way} warned"] = [str(each.message) for each in caught if each.category is not AnytimeWarning]
         yield row
 
 
@@ -271,6 +273,8 @@ def report(rows: Sequence[dict[str, Any]]) -> list[str]:
         refused = Counter(kind_of(row[f"{way} refused"]) for row in rows if f"{way} refused" in row)
         lines.append(f"{way}: {sum(refused.values())} of {len(rows)} targets refused")
         lines += [f"  {count:4d}  {message}" for message, count in refused.most_common()]
+        warned = Counter(kind_of(message) for row in rows for message in row[f"{way} warned"])
+        lines += [f"  {count:4d}  other warnings: {message}" for message, count in warned.most_common()]
         for classes, measure in ((False, "R2"), (True, "minus log loss")):
             for peer in ("linear", "trees"):
                 pairs = [r for r in rows if r["classes"] == classes and way in r and peer in r]

@@ -39,7 +39,7 @@ from anytime.costs.scraping import (
     was_reset,
 )
 from anytime.data.formats import open_table
-from anytime.errors import AnytimeError, ExtractorError, refuse, suggestion, summary
+from anytime.errors import AnytimeError, ExtractorError, suggestion, summary
 from anytime.groups import SUFFIXES, CallCost, FeatureGroups, load_groups, milliseconds, write_groups, write_text
 from anytime.loaded import load
 from anytime.tabulated import R2, SHARE, Series, Tabulated
@@ -180,14 +180,8 @@ def imported_extractors(reference: str) -> dict[str, Callable[[Any], Any]]:
         extractors = extractors() if callable(extractors) and not isinstance(extractors, Mapping) else extractors
     except Exception as error:  # the function may raise anything
         raise ExtractorError(f"{reference} failed ({summary(error)}); {expected}") from error
-    refuse(
-        {
-            f"{reference} is {type(extractors).__name__}; {expected}": not (
-                isinstance(extractors, Mapping) and extractors
-            )
-        },
-        ExtractorError,
-    )
+    if not (isinstance(extractors, Mapping) and extractors):
+        raise ExtractorError(f"{reference} is {type(extractors).__name__}; {expected}")
     return dict(extractors)
 
 

@@ -363,6 +363,15 @@ def _steps(model: Model, tested: _Tested | None) -> str:
     return table(Tabulated.of(*own, replace(alpha, heading="penalty"), *_measures(tested)))
 
 
+def _unmeasured(model: Model) -> str | None:
+    """Return why the report does not measure what r2 loses without a group; None if it does."""
+    if model.moments is not None:
+        return f"the model has over {MAX_SOLVED} terms" if len(model.prefixes.mean) > MAX_SOLVED else None
+    if model.supports_arrived:
+        return "refitting a likelihood needs the rows (`anytime what-if --without GROUP --data TABLE`)"
+    return model.fallback_reason("arrived").partition(";")[0]
+
+
 def _groups(model: Model) -> str:
     training = _training(model)
     gains = {step.group: training[k + 1] - training[k] for k, step in enumerate(model.manifest.steps)}
@@ -378,14 +387,8 @@ def _groups(model: Model) -> str:
         "soft",
     ) + table(sharing_table(sharing[:ABSENCES], "contribution ±", "alone ±", "shared with others"))  # fmt: skip
     note = f" {len(gains) - ABSENCES} groups with smaller gains are not shown." * (len(gains) > ABSENCES)
-    if model.moments is None or len(model.prefixes.mean) > MAX_SOLVED:
-        why = (
-            f"the model has over {MAX_SOLVED} terms"
-            if model.moments is not None
-            else "refitting a likelihood needs the rows (`anytime what-if --without GROUP --data TABLE`)"
-            if model.supports_arrived
-            else model.fallback_reason("arrived").partition(";")[0]
-        )
+    why = _unmeasured(model)
+    if why is not None:
         return grid([left]) + paragraph(f"What r2 loses without a group is not measured: {why}.{note}", "soft") + shares
     every, full = frozenset(model.needed[-1]), training[-1]
     others = {
