@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from anytime.data.formats import BLOCK_VALUES, ROWS, Batch, ReadAs, Table
@@ -22,7 +21,7 @@ from anytime.features.learning import present
 from anytime.features.readers import Reader
 from anytime.folds import FoldAssigner, FoldCounts
 from anytime.groups import PATTERN, FeatureGroups
-from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense
+from anytime.moments.accumulate import Block, UnusableColumnError, accumulate, dense, jobs_of
 from anytime.moments.moments import Moments
 from anytime.target import Target, class_codes
 from anytime.types import Bool, Float, Label
@@ -359,7 +358,7 @@ class Dataset:
         progress: Progress = ignored,
     ) -> Iterator[Block]:
         """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
-        batch_rows = self.table.block_rows(len(self.groups.features), effective_n_jobs(n_jobs))
+        batch_rows = self.table.block_rows(len(self.groups.features), jobs_of(n_jobs))
         expansion = None if self.terms.is_identity else self.terms
         for rows in self.rows(batch_rows, start=start, stop=stop):
             progress(len(rows.Y))

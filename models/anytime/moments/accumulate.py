@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from multiprocessing import current_process
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -116,7 +117,7 @@ def fold_moments_of(
     Y = np.asarray(Y)
     Y = Y[:, np.newaxis] if Y.ndim == 1 else Y
     w = None if weights is None else np.asarray(weights, dtype=np.float64)
-    jobs = effective_n_jobs(n_jobs)
+    jobs = jobs_of(n_jobs)
     edges = np.linspace(0, len(Y), jobs * -(-len(Y) // (jobs * MAX_PART_ROWS)) + 1).astype(int)
     parts = (slice(a, b) for a, b in pairwise(edges) if b > a)
     blocks = (Block(X[rows], Y[rows], rows_of(w, rows), rows_of(folds, rows), expansion) for rows in parts)
@@ -148,7 +149,7 @@ def accumulate(
     of earlier rows; without them there must be at least one block.
     """
     total, small = before, dict[int, UnusableColumnError]()
-    with single_blas_thread() if effective_n_jobs(n_jobs) > 1 else nullcontext():
+    with single_blas_thread() if jobs_of(n_jobs) > 1 else nullcontext():
         for part, varying in in_threads(partial(_part, count=count, chunk_rows=chunk_rows), blocks, n_jobs):
             total = part if total is None else [a.merge(b) for a, b in zip(total, part, strict=True)]
             small |= varying
@@ -355,9 +356,14 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
+def jobs_of(n_jobs: int | None) -> int:
+    """Return the number of jobs as joblib does: one in a daemonic process, but without joblib's warning."""
+    return 1 if current_process().daemon else effective_n_jobs(n_jobs)
+
+
 def in_threads(task: Callable[[S], T], items: Iterable[S], n_jobs: int | None) -> Iterator[T]:
     """Yield the results in order; the next items are read while earlier ones are worked on, a few ahead at most."""
-    jobs = effective_n_jobs(n_jobs)
+    jobs = jobs_of(n_jobs)
     if jobs == 1 or (isinstance(items, Sized) and len(items) == 1):
         yield from map(task, items)
         return

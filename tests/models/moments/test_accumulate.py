@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,12 +16,28 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from anytime.errors import TrainingError
-from anytime.moments.accumulate import accumulate, check_memory, fold_moments_of, moments_of
+from anytime.moments.accumulate import accumulate, check_memory, fold_moments_of, jobs_of, moments_of
 from anytime.moments.moments import Gram, Moments
 from anytime.types import Float, Index
 from models.problems import blocks_of, weighted_by
 from models.properties import quick
 from models.refusals import assert_refused
+from waiting import WAIT_S
+
+
+def _jobs(results: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        results.put((jobs_of(-1), len(caught)))
+
+
+def test_a_daemonic_process_has_one_job_without_a_warning() -> None:
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    process = context.Process(target=_jobs, args=(results,), daemon=True)
+    process.start()
+    assert results.get(timeout=WAIT_S) == (1, 0)
+    process.join(WAIT_S)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain, pairwise
 
 import numpy as np
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import Parallel, delayed
 
 from anytime._linalg import single_blas_thread
 from anytime.errors import TrainingError, refuse
@@ -25,6 +25,7 @@ from anytime.families import family_of
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import FORMAT, Certificate
 from anytime.model.model import Model, manifest_of
+from anytime.moments.accumulate import jobs_of
 from anytime.moments.moments import Gram
 from anytime.types import Float
 
@@ -231,10 +232,10 @@ def _searches(
     n_jobs: int | None,
 ) -> Iterator[BranchAndBound]:
     """Yield each search after its run, in this order; the chains share the remaining time by their weights."""
-    jobs = effective_n_jobs(n_jobs)
+    jobs = jobs_of(n_jobs)
     ahead = np.cumsum(weights[::-1])[::-1]
     shares = [min(1.0, jobs * weight / total) for weight, total in zip(weights, ahead, strict=True)]
-    finished = Parallel(n_jobs=n_jobs, return_as="generator", pre_dispatch="n_jobs")(
+    finished = Parallel(n_jobs=jobs, return_as="generator", pre_dispatch="n_jobs")(
         delayed(_searched)(problem, several, nodes, end, share) for several, share in zip(chains, shares, strict=True)
     )
     return chain.from_iterable(finished)
