@@ -519,7 +519,8 @@ def constructed(desk: Desk, *, model: str | None = "lens", **options: Any) -> An
 
     extractors = {name: lambda _, name=name: first(ALL[name]) for name in ALL}
     with client_of(desk, **options) as client:
-        client.run(extractors, None, 30, model=model)
+        while not calls:  # on a busy machine, the deadline may expire before the first call
+            client.run(extractors, None, 30, model=model)
         answer = client.run(extractors, None, 2_000 if "max_workers" in options else 20_000, model=model)
         released.set()
         return answer
