@@ -89,9 +89,9 @@ def test_single_precision_of_the_steps_does_not_move_the_optimum(
     np.testing.assert_allclose(rough.theta, exact.theta, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("classes", [4, 15])
+@pytest.mark.parametrize(("classes", "most"), [(4, 3.5), (15, 30.0)])  # without a preconditioner 3.9 and 44
 def test_a_step_takes_few_products_however_many_classes_lie_along_a_line(
-    classes: int, monkeypatch: pytest.MonkeyPatch
+    classes: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(newton, "DENSE_MANY", 0)
     rng, counts = np.random.default_rng(0), [0]
@@ -108,7 +108,7 @@ def test_a_step_takes_few_products_however_many_classes_lie_along_a_line(
 
     monkeypatch.setattr(newton, "conjugate_gradients", counted)
     solved(design_of("multinomial", X, np.eye(classes)[y]), 1e-5)
-    assert 0 < np.mean(counts[1:]) < 20
+    assert 0 < np.mean(counts[1:]) < most
 
 
 @quick(max_examples=40)
