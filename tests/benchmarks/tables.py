@@ -273,7 +273,7 @@ def report(rows: Sequence[dict[str, Any]]) -> list[str]:
         refused = Counter(kind_of(row[f"{way} refused"]) for row in rows if f"{way} refused" in row)
         lines.append(f"{way}: {sum(refused.values())} of {len(rows)} targets refused")
         lines += [f"  {count:4d}  {message}" for message, count in refused.most_common()]
-        warned = Counter(kind_of(message) for row in rows for message in row[f"{way} warned"])
+        warned = Counter(kind_of(message) for row in rows for message in row.get(f"{way} warned", ()))
         lines += [f"  {count:4d}  other warnings: {message}" for message, count in warned.most_common()]
         for classes, measure in ((False, "R2"), (True, "minus log loss")):
             for peer in ("linear", "trees"):

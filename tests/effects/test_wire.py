@@ -53,6 +53,7 @@ from service.serving import (
     running,
     trained_model,
 )
+from waiting import until
 
 ALL = {"speed": [2.0], "hog": [1.0, -1.0], "lab": [0.5]}
 LATER = {"speed": [2.0], "lab": [0.5]}
@@ -519,8 +520,8 @@ def constructed(desk: Desk, *, model: str | None = "lens", **options: Any) -> An
 
     extractors = {name: lambda _, name=name: first(ALL[name]) for name in ALL}
     with client_of(desk, **options) as client:
-        while not calls:  # on a busy machine, the deadline may expire before the first call
-            client.run(extractors, None, 30, model=model)
+        # On a busy machine, the deadline of a run may expire before its first call begins.
+        until(lambda: client.run(extractors, None, 30, model=model) and calls, "the first call begins")
         answer = client.run(extractors, None, 2_000 if "max_workers" in options else 20_000, model=model)
         released.set()
         return answer

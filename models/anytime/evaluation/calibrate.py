@@ -64,7 +64,7 @@ def calibrate(model: Model, table: Any, coverage: float = 0.9, *, drop_missing: 
     TableError, GroupsError
         The table lacks a column of the model, or contains values that the model does not accept.
     ValuesError
-        The model is something else.
+        `model` is not a `Model`.
     """
     dataset, found = held_out(model, table, drop_missing=drop_missing)
     conformal_rank(found.used, coverage)

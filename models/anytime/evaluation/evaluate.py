@@ -144,7 +144,7 @@ def evaluate(
     TableError, GroupsError
         The table lacks a column, has a value that the model does not accept, or no row with a weight above 0.
     ValuesError
-        The model is something else.
+        `model` is not a `Model`.
     """
     return evaluated(model, held_out(model, table, weights=weights, drop_missing=drop_missing)[0], n_jobs=n_jobs)
 

@@ -185,7 +185,7 @@ def report(
     TableError, GroupsError, TrainingError
         As `evaluate` and `calibrate`.
     ValuesError
-        Weights are given without test rows, or the model is something else.
+        Weights are given without test rows, or `model` is not a `Model`.
     """
     calibrated_on = None
     if calibration is not None:

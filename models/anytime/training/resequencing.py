@@ -122,7 +122,7 @@ def resequence(
     TrainingError
         The model was saved without its moments, or is of a family that needs data and none were given.
     ValuesError
-        The model is something else.
+        `model` is not a `Model`.
     """
     old = manifest_of(model)
     options = (changes or Changes()).options(old)

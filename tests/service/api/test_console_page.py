@@ -415,7 +415,7 @@ def test_the_page_needs_no_more_than_a_narrow_screen_even_with_long_levels(visit
     enter_trip(visit)
     visit.page.get_by_label("port").select_option(BONN)
     assert visit.page.evaluate("document.documentElement.scrollWidth") == 380
-    # By one function: the page may draw the chart anew.
+    # One call reads both numbers, because the page may redraw the chart between two calls.
     box = "document.querySelector('#curve-chart svg')?.getBoundingClientRect()"
     x, width = visit.page.wait_for_function(f"(box => box?.width && [box.x, box.width])({box})").json_value()
     assert 0 <= x <= 380 - width

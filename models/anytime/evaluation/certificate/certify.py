@@ -64,7 +64,7 @@ def certify(
     TrainingError
         The model is of a likelihood or was saved without its moments, or the limits are invalid.
     ValuesError
-        The model is something else.
+        `model` is not a `Model`.
 
     Notes
     -----
