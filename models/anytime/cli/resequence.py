@@ -93,7 +93,8 @@ def what_if(
     budget: Annotated[
         list[float] | None,
         typer.Option(
-            help="Compare at this budget, in the model's cost unit; repeat for several. Default: half and all."
+            help="Compare at this budget, in the model's cost unit; repeat for several. Default: the cost of all "
+            "groups, and half of it."
         ),
     ] = None,
     json: AsJson = False,

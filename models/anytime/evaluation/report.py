@@ -369,7 +369,7 @@ def _unmeasured(model: Model) -> str | None:
         return f"the model has over {MAX_SOLVED} terms" if len(model.prefixes.mean) > MAX_SOLVED else None
     if model.supports_arrived:
         return "refitting a likelihood needs the rows (`anytime what-if --without GROUP --data TABLE`)"
-    return model.fallback_reason("arrived").partition(";")[0]
+    return model.fallback_reason("arrived")
 
 
 def _groups(model: Model) -> str:

@@ -581,12 +581,12 @@ class Prediction:
         model, policy = self.model, checked_policy(policy)
         if budget is not None:
             budget = checked_budget(budget, model.groups.cost_unit)
-        note = None if policy in model.policies else model.fallback_reason(policy)
+        reason = None if policy in model.policies else model.fallback_reason(policy)
         arrived = None
-        if policy == "arrived" and note is None:
+        if policy == "arrived" and reason is None:
             arrived = solve(model, self.usable(budget))
-            note = None if arrived else "the optimum of these groups is not solved yet; the prefix policy answered"
-        policy = policy if note is None else "prefix"
+            reason = None if arrived else "the optimum of these groups is not solved yet"
+        policy, note = (policy, None) if reason is None else ("prefix", f"{reason}; the prefix policy answered")
         allowed = model.affordable(budget, policy) if limit is None else limit
         prefix = model.answering(min(self.prefix, allowed), policy)
         if arrived is None:

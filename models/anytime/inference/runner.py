@@ -126,8 +126,8 @@ class Runner(Generic[Answers]):
     time, else in the background, and the run uses the best solved part of the set.
 
     A group whose abandoned extractor is still running, for longer than a deadline and three times as long as expected,
-    is left out like a failed group while that lasts. If it lasts for a second, or its process is killed, the group
-    hangs: that is a failure, and it is tried again after 1, 2, 4, ... up to 60 seconds.
+    is left out like a failed group while that lasts. If it lasts for a second and ten times as long as expected, or
+    its process is killed, the group hangs: that is a failure, and it is tried again after 1, 2, 4, ... up to 60 s.
 
     A forked child process may use a runner of its parent: its first run, or `warm_up`, starts workers there. Processes
     take time to start, so answers are the base rate until they are ready.

@@ -446,11 +446,11 @@ class Model(Tabular):
     def fallback_reason(self, policy: Policy) -> str:
         """Return why the model does not support a policy, if it does not."""
         if policy == "best":
-            return "the model has no cross-validated errors; the prefix policy answered"
+            return "the model has no cross-validated errors"
         family = family_of(self.manifest.family)
         if not family.least_squares and family.predictors(self.prefixes.intercept.size) > 1:
-            return f"{self.manifest.family} models answer for prefixes only; the prefix policy answered"
-        return "the model was saved without its moments; the prefix policy answered"
+            return f"{self.manifest.family} models answer for prefixes only"
+        return "the model was saved without its moments"
 
     def order(self, groups: Iterable[str]) -> tuple[str, ...]:
         """Return groups that have features, in the order in which the sequence computes them."""

@@ -640,7 +640,9 @@ def level_decisions(whole: Expansion, choice: TermChoice) -> tuple[str, ...]:
         found.append((what, "--min-level-rows", added))
     if choice.size == FINEST:
         finer = [repr(column.name) for column in whole.columns if FINEST in column.basis.choices]
-        found.append((f"curves have {FINEST} hinges where {OCTILES} are too few", "--basis hinge:7 has none", finer))
+        found.append(
+            (f"curves have {FINEST} hinges where {OCTILES} are too few", f"--basis hinge:{OCTILES} has no more", finer)
+        )
     return tuple(
         f"{what}, by cross-validation ({option}): "
         + "; ".join(said[:5])

@@ -95,8 +95,8 @@ def _answer(console: Console, model: Model, port: int, images: Float, labels: An
         columns = ("digit", "deadline", "answer", "timer", "groups", "prediction", "probabilities", "server")
         console.print(Tabulated.of_rows(columns, rows))
         console.print(
-            f"\n{EVALUATED} more digits under each deadline, answered by the runner. An answer is 'late with timer' if "
-            "the\nbare timer fired no sooner: then the machine was late. Others are 'late alone':\n"
+            f"\n{EVALUATED} more digits under each deadline, answered by the runner. A late answer is 'late with "
+            "timer'\nif the bare timer was at least as late: the machine was the cause. Others are 'late alone':\n"
         )
         console.print(counts(runner, images[SHOWN:][:EVALUATED], labels[SHOWN:][:EVALUATED]))
 

@@ -136,7 +136,7 @@ class Metrics:
         self.predictions = counter("anytime_predictions", "Answers sent.", ["model", "reason"])
         self.lateness = Histograms(
             "anytime_deadline_lateness_seconds",
-            "Time of sending minus deadline, for answers at or after their deadline; negative is early.",
+            "Time of sending minus deadline, for late answers and those that the deadline caused; negative is early.",
             ["model"],
             _LATENESS_S,
             here,
