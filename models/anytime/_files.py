@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, deserialize
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as serialise
+from safetensors.numpy import load as parse_tensors, save as serialise
 
 from anytime.errors import AnytimeError, ArtifactError, file_error, refuse
 

@@ -92,6 +92,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     """Of the columns of X."""
     _learned: _Learned
     _stream: Stream | None = None
+    _reordered = False
+    """Whether the columns of the frame that it was fitted to had another order than the groups."""
 
     def __init__(
         self,
@@ -250,6 +252,10 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             cost_blind=manifest.cost_blind,
             doubling=manifest.doubling,
             alpha=manifest.alpha,
+            cv=manifest.provenance.folds,
+            nested=manifest.provenance.nested,
+            epsilon=None if manifest.stopped is None else manifest.stopped.epsilon,
+            random_state=manifest.provenance.seed or 0,
         )
         estimator._learned = _Learned(None, model)
         estimator._given_groups = model.groups
@@ -438,6 +444,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                     "`model_.predict` goes without a group"
                 )
                 raise GroupsError(f"X has no column {listed(lacking)}{why}")
+            self._reordered = first and features != [name for name in table.columns if name in set(features)]
             X = X[features] if hasattr(X, "iloc") else X.select(features)
             table = table_of("X", X)  # other columns may differ between the batches of a stream
         if table.rows < least:
@@ -450,6 +457,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         return table
 
     def _array_table(self, X: Any, *, first: bool, least: int) -> MemoryTable:
+        if not first and self._reordered:
+            raise TableError(
+                "X has no names of columns, and the DataFrame that the estimator was fitted to has them in another "
+                "order than the groups; expected a DataFrame"
+            )
         if getattr(getattr(X, "dtype", None), "kind", "f") != "M":  # dates are features, and no target or weight
             check_kind("X", X)
         with _one_kind_of_error():
@@ -589,7 +601,7 @@ def _target_values(y: Any) -> NDArray[Any]:
             values = np.asarray(y, dtype=object)  # NumPy makes text of numbers among text
     for each in (y, values):
         check_kind("y", each)
-    if not values.ndim or not values.size or values.dtype.kind not in "fO":
+    if not values.ndim or not values.size or values.dtype.kind not in "fOU":
         return values
     gaps = np.isnan(values) if values.dtype.kind == "f" else np.frompyfunc(_is_missing, 1, 1)(values).astype(np.bool_)
     if len(rows := np.flatnonzero(gaps.reshape(len(gaps), -1).any(axis=1))):
@@ -597,7 +609,7 @@ def _target_values(y: Any) -> NDArray[Any]:
             f"y has no value in {len(rows)} row{'s' * (len(rows) > 1)}, the first in row {rows[0]} (counted from 0); "
             "leave out the rows without a target"
         )
-    if values.dtype.kind == "f":
+    if values.dtype.kind != "O":
         return values
     kinds = {"text": str, "booleans": bool | np.bool_, "numbers": Number}
     types = set(map(type, values.flat))
@@ -608,9 +620,14 @@ def _target_values(y: Any) -> NDArray[Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    """Return whether a Python object is a missing value: None, NaN, or one of pandas."""
+    """Return whether a Python object is a missing value: None, NaN, one of pandas, or an empty text, as in a table."""
     is_nan = isinstance(value, float | np.floating) and bool(np.isnan(value))
-    return is_nan or value is None or type(value).__name__ in ("NAType", "NaTType")
+    return (
+        is_nan
+        or value is None
+        or (isinstance(value, str) and not value)
+        or type(value).__name__ in ("NAType", "NaTType")
+    )
 
 
 def _names_of(y: Any) -> tuple[str, ...]:
@@ -790,7 +807,7 @@ class AnytimeRegressor(MultiOutputMixin, RegressorMixin, Estimator):  # type: ig
         )
 
     def _shaped(self, scores: Float) -> Float:
-        expected = family_of(self._family()).mean(scores)
+        expected = self._target.family.mean(scores)
         return expected[:, 0] if self._flat else expected
 
     def _family(self) -> FamilyName:
@@ -857,13 +874,13 @@ class AnytimeClassifier(ClassifierMixin, Estimator):  # type: ignore[misc]
     def decision_function(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return scores (n, classes), or for two classes (n,), positive if the second is more likely: its log-odds."""
         scores = self._answer(X, budget, policy).scores
-        return scores if scores.shape[1] > 1 else scores[:, 0] - family_of(self._family()).even_score
+        return scores if scores.shape[1] > 1 else scores[:, 0] - self._target.family.even_score
 
     def _family(self) -> FamilyName:
         return self._target.family.label if self.family == "auto" else self.family
 
     def _likely(self, scores: Float) -> Float:
-        return family_of(self._family()).probabilities(scores)
+        return self._target.family.probabilities(scores)
 
     def predict_proba(self, X: Any, budget: float | None = None, *, policy: Policy = "prefix") -> Float:
         """Return probabilities (n, classes) by the longest prefix within `budget`."""

@@ -16,8 +16,7 @@ import numpy as np
 
 from anytime._files import write_atomically
 from anytime.errors import AnytimeError, file_error
-from anytime.evaluation.page.charts import COLOURS, Chart
-from anytime.evaluation.page.charts import STYLE as CHARTS
+from anytime.evaluation.page.charts import COLOURS, STYLE as CHARTS, Chart
 from anytime.evaluation.report import Picture
 from anytime_reproduction.experiment import Estimate, Experiment, Figure, Section, Table
 

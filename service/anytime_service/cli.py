@@ -68,8 +68,7 @@ def serve(
     _open_streams()
     remember()
     try:
-        from anytime_service import load_registry, load_settings  # noqa: PLC0415
-        from anytime_service import serve as run  # noqa: PLC0415
+        from anytime_service import load_registry, load_settings, serve as run  # noqa: PLC0415
     except ModuleNotFoundError as error:
         if error.name not in _REQUIREMENTS:
             raise

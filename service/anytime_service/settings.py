@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     max_message_rate: Amount = Field(20_000, description="Messages per second read from one connection; 0 is no limit.")
     max_header_bytes: int = Field(16 * 1024, ge=256, description="Largest head of a request: request line and headers.")
     header_timeout_s: PositiveAmount = Field(10, description="Longest time to receive the head of a request.")
-    body_timeout_s: PositiveAmount = Field(30, description="Longest time to receive a body without a deadline.")
+    body_timeout_s: PositiveAmount = Field(30, description="Longest time to receive the body of a session's request.")
     idle_timeout_s: PositiveAmount = Field(75, description="Time after which the server closes an unused connection.")
     max_lateness_ms: PositiveAmount = Field(5, description="Largest expected lateness of an answer that begins now.")
     max_open: Count = Field(10_000, description="Largest number of open predictions.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ import anytime
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import AnytimeError, AnytimeWarning, GroupsError, TableError, TrainingError, ValuesError
 from anytime.moments.accumulate import accumulate
+from anytime.training import train as training
 from anytime.training.train import LONG_PASS
 from anytime.types import Float
 from models.opening import by_group, opened
@@ -462,10 +464,12 @@ def test_labels_are_the_same_whatever_holds_them_and_in_the_file(
     names, held_by = LABELS[kind]
     target = labels(names)
     held = held_by(target)
-    estimator = AnytimeClassifier(GROUPS, family=family, alpha=1e-3).fit(X, held)
+    options: dict[str, Any] = {"alpha": 1e-3, "cv": 4, "random_state": 7}
+    estimator = AnytimeClassifier(GROUPS, family=family, **options).fit(X, held)
     estimator.save(tmp_path / "m.safetensors")
     model = anytime.load(tmp_path / "m.safetensors")
     loaded = AnytimeClassifier.load(tmp_path / "m.safetensors")
+    assert options.items() <= loaded.get_params().items()
     for classes in (estimator.classes_.tolist(), model.manifest.classes or (), loaded.classes_.tolist()):
         assert [(type(each), each) for each in classes] == [(type(each), each) for each in names]
     for each in (estimator, loaded):
@@ -674,6 +678,20 @@ WRONG_FITS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: AnytimeRegressor().fit(*frame_of_rows()).predict(frame_of_rows()[0][["b", "a2", "a1"]]),
         "must be in the same order as they were in fit; `model_.predict` finds columns by their names",
     ),
+    "an array after a table in another order": (
+        lambda: AnytimeRegressor({"b": ["b"], "a": ["a1", "a2"]}).fit(*frame_of_rows()).predict(np.zeros((2, 3))),
+        "X has no names of columns",
+    ),
+    "a penalty of truth": (lambda: AnytimeRegressor(alpha=True).fit(*frame_of_rows()), "alpha is True; expected a"),
+    "no family": (lambda: AnytimeRegressor(family=None).fit(*frame_of_rows()), "family is None; expected one of"),  # type: ignore[arg-type]
+    "no thread": (
+        lambda: AnytimeRegressor(n_jobs=0).fit(*frame_of_rows()),
+        "n_jobs is 0; expected a number of threads",
+    ),
+    "rows without a class": (
+        lambda: AnytimeClassifier().fit(frame_of_rows()[0], np.resize(["", "no", "yes"], 60)),
+        "y has no value in 20 rows, the first in row 0",
+    ),
     "a pickle": (lambda: AnytimeRegressor().fit(*frame_of_rows()).save("m.pkl"), "expected a .safetensors name"),
 }
 
@@ -684,6 +702,20 @@ def test_an_error_names_its_remedy(name: str, tmp_path: Path, monkeypatch: pytes
     call, says = WRONG_FITS[name]
     assert_refused(call, says, error=AnytimeError)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_a_fitted_estimator_keeps_no_row(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "sample_size", lambda _: 50)
+    X, y = frame_of_rows(5000)
+    fitted = getattr(AnytimeRegressor(basis="hinge:3"), method)(X, y)
+    assert len(pickle.dumps(fitted)) < X.to_numpy().nbytes / 2
+
+
+def test_what_was_fitted_decides_and_no_parameter_that_is_set_later() -> None:
+    X, y = frame_of_rows()
+    fitted = AnytimeRegressor(family="poisson").fit(X, np.exp(y).round())
+    np.testing.assert_array_equal(fitted.predict(X[:5]), fitted.set_params(family="gaussian").predict(X[:5]))
 
 
 def test_a_constant_target_is_a_warning() -> None:

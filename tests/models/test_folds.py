@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.typing import NDArray
 
 from anytime.folds import FoldAssigner, FoldCounts, FoldStream

@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime import AnytimeRegressor, load
 from anytime.errors import GroupsError

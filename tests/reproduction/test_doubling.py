@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime_reproduction.experiment import Setting
 from anytime_reproduction.uai.doubling import DOUBLING, SHARES, any_sequence, doubled, eq10, knapsack, learned, ratios

@@ -8,8 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime.errors import AnytimeError, EnvironmentFailure
 from anytime_service import keys

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -63,6 +64,8 @@ def report(error: Exception, complete: str = "") -> int:
             message = re.sub("^[a-z_]+(?= is )", lambda name: f"--{name[0].replace('_', '-')}", message)
     elif isinstance(error, TyperException):
         words = error.format_message().rstrip(".").replace("Value error, ", "")  # the words of pydantic
+        if isinstance(error.__cause__, ValidationError):
+            words += f", not {error.__cause__.errors()[0]['input']!r}"
         message, code = f"{words}; see 'anytime --help' or 'anytime COMMAND --help'", 2
     elif isinstance(error, MemoryError):
         message = "out of memory; use a machine with more memory, or fewer columns"

@@ -25,7 +25,7 @@ from anytime.cli.options import (
     workers,
 )
 from anytime.cli.summary import budget_lines, certificate_line, shapes_table, steps_table, summary
-from anytime.errors import TrainingError
+from anytime.errors import TrainingError, refuse
 from anytime.evaluation import SHAPES_DRAWN
 from anytime.evaluation.certificate import NODES
 from anytime.groups import write_text
@@ -51,6 +51,7 @@ def show(
     Example: anytime show model.safetensors
     """
     _check_shapes(shapes, prefix=prefix)
+    refuse({"--budget is about steps, and --shapes shows columns; add --prefix instead": shapes and bool(budget)})
     loaded = load(model)
     if shapes:
         from anytime.evaluation.shapes import column_shapes  # noqa: PLC0415

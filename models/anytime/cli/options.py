@@ -13,6 +13,7 @@ import typer
 
 from anytime.data.formats import NumberStyle, Table, open_table
 from anytime.errors import GroupsError, TrainingError, listed
+from anytime.evaluation import COVERAGE
 from anytime.families import FAMILIES
 from anytime.features.bases import BASES, MIN_LEVEL_ROWS
 from anytime.selection import methods
@@ -45,7 +46,7 @@ TestTable = Annotated[Path | None, typer.Option("--test", help="Evaluate every p
 Coverage = Annotated[
     float | None,
     typer.Option(
-        help="Set the coverage of intervals or sets, between 0 and 1; the default is 0.9.", rich_help_panel=RARE
+        help=f"Set the coverage of intervals or sets, between 0 and 1; the default is {COVERAGE}.", rich_help_panel=RARE
     ),
 ]
 Basis = Annotated[
@@ -221,7 +222,7 @@ def stated_coverage(coverage: float | None, calibrate: Path | None) -> float:
     """Return the coverage of --coverage or the default; raise TrainingError if there is no table to calibrate on."""
     if calibrate is None and coverage is not None:
         raise TrainingError(f"--coverage is {coverage} without a table to calibrate on; add --calibrate TABLE")
-    return 0.9 if coverage is None else coverage
+    return COVERAGE if coverage is None else coverage
 
 
 def parsed_costs(costs: list[str] | None) -> dict[str, float | str]:

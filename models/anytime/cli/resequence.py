@@ -14,7 +14,7 @@ from anytime._files import check_writable
 from anytime.cli.console import Done, as_json, print_results, remark, remark_missing, working
 from anytime.cli.options import AsJson, Costs, First, ModelFile, Out, RefitOptions, Without, parsed_costs, spread
 from anytime.cli.summary import steps_table, summary
-from anytime.errors import TrainingError, clipped, listed
+from anytime.errors import TrainingError, clipped, listed, refuse
 from anytime.groups import FeatureGroups, load_groups
 from anytime.loaded import load
 from anytime.model.model import Model
@@ -71,8 +71,7 @@ def resequence(
     if groups is not None and (ignored := resequencing.left_out(loaded, groups)):
         remark(f"ignored: {listed(ignored, 10)} (left out of the model)")
     if stated:
-        priced = loaded.groups if groups is None else loaded.groups.with_costs(groups)
-        groups = priced.with_stated_costs(stated)
+        groups = (loaded.groups if groups is None else groups).with_stated_costs(stated)
     kept = changes.options(loaded.manifest).remaining(loaded.groups)
     retrained = open_refit(loaded, kept, refit)
     with working(f"ordering {len(kept)} groups and fitting every prefix"):
@@ -120,6 +119,8 @@ def what_if(
 
 def open_refit(model: Model, groups: FeatureGroups, refit: RefitOptions) -> resequencing.Retrained | None:
     """Open the rows for refitting a model's likelihood on some of its groups; None for least squares or no data."""
+    without_rows = f"--weights is {refit.weights!r} without rows to weight; add --data TABLE"
+    refuse({without_rows: refit.weights is not None and refit.data is None})
     if refit.data is None:
         return None
     found = resequencing.open_retrained(

@@ -28,8 +28,7 @@ from anytime.data.formats import Table
 from anytime.data.survey import MAX_WHOLE, checked_dataset, surveyed
 from anytime.errors import GroupsError, TableError, TrainingError, listed
 from anytime.evaluation.calibrate import calibrated
-from anytime.evaluation.evaluate import evaluated
-from anytime.evaluation.evaluate import validation as stopping_rule
+from anytime.evaluation.evaluate import evaluated, validation as stopping_rule
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
 from anytime.groups import SUFFIXES, FeatureGroups, load_groups, write_groups, write_text
@@ -82,6 +81,7 @@ def train(
         ("--calibrate", calibrate, data, "the model learns from"),
         ("--calibrate", calibrate, validation, "--validation uses"),
         ("--test", test, validation, "chooses where to stop"),
+        ("--test", test, calibrate, "--calibrate uses"),
     ):
         if path is not None and other is not None and path.exists() and other.exists() and path.samefile(other):
             raise TrainingError(f"{option} is {str(other)!r}, which {use}; expected a table with other rows")

@@ -304,9 +304,8 @@ class Dataset:
             weights = np.divide(counts.sum() / (counts > 0).sum(), counts, out=np.zeros_like(counts), where=counts > 0)
         else:
             if unknown := [label for label in by_class if label not in classes]:
-                raise TrainingError(
-                    f"class_weight has {unknown[0]!r}; expected classes of the target: {listed(classes)}"
-                )
+                known = ", ".join(map(repr, classes[:5])) + ", ..." * (len(classes) > 5)
+                raise TrainingError(f"class_weight has {unknown[0]!r}; expected classes of the target: {known}")
             weights = np.array([by_class.get(label, 1.0) for label in classes], dtype=np.float64)
             valid = valid_weights(weights)
             if not valid.all():

@@ -16,6 +16,7 @@ import numpy as np
 
 from anytime.data.dataset import Dataset
 from anytime.data.survey import Survey, checked_dataset
+from anytime.evaluation import COVERAGE
 from anytime.inference.conformal import (
     confidence,
     conformal_level,
@@ -42,7 +43,7 @@ def held_out(
     return checked_dataset(Dataset(opened, model.groups, manifest.learned, manifest.query, weights, drop_missing))
 
 
-def calibrate(model: Model, table: Any, coverage: float = 0.9, *, drop_missing: bool = False) -> Model:
+def calibrate(model: Model, table: Any, coverage: float = COVERAGE, *, drop_missing: bool = False) -> Model:
     """Return the model with intervals, or sets of classes, of the requested coverage; its version is empty until saved.
 
     Parameters
@@ -71,7 +72,7 @@ def calibrate(model: Model, table: Any, coverage: float = 0.9, *, drop_missing: 
     return calibrated(model, dataset, coverage)
 
 
-def calibrated(model: Model, dataset: Dataset, coverage: float = 0.9) -> Model:
+def calibrated(model: Model, dataset: Dataset, coverage: float = COVERAGE) -> Model:
     """Calibrate on a checked dataset with the model's features and target, as `calibrate`."""
     scores = _collected(model, dataset, lambda outputs, Y: conformity_scores(model, outputs, Y))
     rows, thresholds = len(scores[0]), tuple(conformal_threshold(each, coverage) for each in scores)

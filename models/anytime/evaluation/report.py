@@ -16,7 +16,7 @@ import numpy as np
 from anytime._files import check_writable, write_atomically
 from anytime.data.survey import Survey
 from anytime.errors import ValuesError, clipped, listed
-from anytime.evaluation import SHAPES_DRAWN
+from anytime.evaluation import COVERAGE, SHAPES_DRAWN
 from anytime.evaluation.calibrate import calibrated, held_out
 from anytime.evaluation.classes import roc_curve
 from anytime.evaluation.evaluate import Evaluation, evaluated
@@ -166,7 +166,7 @@ class _Tested:
 
 
 def report(
-    model: Model, test: Any = None, calibration: Any = None, *, coverage: float = 0.9, weights: str | None = None
+    model: Model, test: Any = None, calibration: Any = None, *, coverage: float = COVERAGE, weights: str | None = None
 ) -> str:
     """Return the report of a model as HTML.
 

@@ -29,7 +29,7 @@ def family_of(name: FamilyName) -> Family:
     TypeError
         The class of the family is incomplete.
     """
-    kind, _, parameter = name.partition(":")
+    kind, _, parameter = str(name).partition(":")
     if kind not in FAMILIES:
         raise TrainingError(f"family is {name!r}; expected one of {', '.join(FAMILIES)}")
     return _made(FAMILIES[kind], parameter if ":" in name else None)

@@ -45,9 +45,9 @@ class Levels:
         return {level: float(code) for code, level in enumerate(self.labels)}
 
     def coded(self, values: Iterable[Any]) -> Float:
-        """Return the index of the level of each value; missing values are None or NaN."""
+        """Return the index of the level of each value; missing values are None, NaN or an empty text, as in a table."""
         codes, unknown = self._codes, (-1.0 if self.other else math.nan)
-        return np.array([codes[v] if v in codes else math.nan if is_missing(v) else unknown for v in values])
+        return np.array([codes[v] if v in codes else math.nan if is_missing(v) or v == "" else unknown for v in values])
 
     @cached_property
     def holds(self) -> str:

@@ -124,14 +124,6 @@ class Screen:
         return a, b
 
 
-def screened_pairs(
-    expansion: Expansion, X: Float, residuals: Float, weights: Float, count: int
-) -> list[tuple[Pair, float]]:
-    """Return the pairs with the largest gains in rows X (n, columns), each with its gain; otherwise as `ranked`."""
-    screen = Screen.of(expansion, X)
-    return [(screen.pair(places), gain) for places, gain in screen.ranked(residuals, weights, count)]
-
-
 def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
     """Return the weights of the rows, and the weighted residuals of each response that vary, in deviations: (.., n)."""
     spread = residuals - weights @ residuals / weights.sum()

@@ -95,6 +95,8 @@ class Answer:
         Why the answer was made now; None in an update, which is not final.
     policy : Policy
         The policy that the answer follows; `note` gives the reason if a different one was requested.
+    note : str | None
+        What the client should know of this answer, at most 300 characters.
     approximate : bool
         Whether the optimum of the received groups is one Newton step from the nearest prefix, not exact.
     expected : Expected

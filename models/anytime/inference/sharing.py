@@ -108,18 +108,19 @@ def group_sharing(model: Model, prefix: int | None = None, arrived: ArrivedModel
     """
     last = model.steps if prefix is None else prefix
     names = model.computed[last] if arrived is None else model.order(arrived.groups)
+    coef = model.prefixes.coef(last) if arrived is None else arrived.coef
+    alpha = alpha_of(model, last) if arrived is None else arrived.alpha
 
     def measured() -> tuple[Sharing, ...]:
         here = np.arange(model.prefixes.ends[last]) if arrived is None else arrived.columns
-        coef = model.prefixes.coef(last) if arrived is None else arrived.coef
         blocks = {name: [(model.places[name].start, model.places[name].stop)] for name in names}
         for each in model.product_places:
             if set(each.groups) <= set(names):
                 for name in each.groups:
                     blocks[name].append((each.start, each.stop))
-        return _sharing(model, here, coef, alpha_of(model, last if arrived is None else 0), blocks)
+        return _sharing(model, here, coef, alpha, blocks)
 
-    return _CACHE.get(model, names, measured)
+    return _CACHE.get(model, (names, alpha, len(coef)), measured)
 
 
 def column_sharing(model: Model, prefix: int) -> tuple[Sharing, ...]:

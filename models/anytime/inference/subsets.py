@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
@@ -57,6 +57,8 @@ class ArrivedModel:
     cost: float
     expected: Expected
     intercept: Float
+    alpha: float
+    """The penalty at which the set was solved."""
     approximate: bool = False
     prefix: int | None = None
     """The prefix that the set equals, if any."""
@@ -101,18 +103,18 @@ class SetCache(Generic[Result]):
     """Results for sets of groups, at most `MAX_SETS` of each model; they end with their model."""
 
     def __init__(self) -> None:
-        self._models: WeakKeyDictionary[Model, dict[tuple[str, ...], Result]] = WeakKeyDictionary()
+        self._models: WeakKeyDictionary[Model, dict[Hashable, Result]] = WeakKeyDictionary()
         self._lock = Lock()
 
-    def get(self, model: Model, groups: tuple[str, ...], make: Callable[[], Result]) -> Result:
-        """Return the result for some groups, in the order of the sequence; `make` makes it if it is not cached."""
+    def get(self, model: Model, key: Hashable, make: Callable[[], Result]) -> Result:
+        """Return the result for a set of groups that `key` names; `make` makes it if it is not cached."""
         with self._lock:
             cached = self._models.setdefault(model, {})
-        found = cached.get(groups)
+        found = cached.get(key)
         if found is None:
             if len(cached) >= MAX_SETS:
                 cached.clear()
-            found = cached.setdefault(groups, make())  # another thread may have been faster
+            found = cached.setdefault(key, make())  # another thread may have been faster
         return found
 
 
@@ -240,6 +242,7 @@ def cached_arrived_model(model: Model, groups: frozenset[str]) -> ArrivedModel |
                 model.total_cost(groups),
                 model.expected(prefix),
                 model.prefixes.intercept_of(prefix),
+                alpha_of(model, prefix),
                 prefix=prefix,
             )
         )
@@ -262,7 +265,7 @@ def _solve(model: Model, gram: Gram, groups: frozenset[str]) -> ArrivedModel:
     r2 = (2 * explained + alpha * float(np.sum(w * w))) / len(gram.yy) if gram.yy.all() else None
     coef = w * gram.y_scale / gram.x_scale[columns, np.newaxis]
     return ArrivedModel(
-        groups, here, coef, model.total_cost(groups), Expected(None, explained, r2), model.prefixes.intercept
+        groups, here, coef, model.total_cost(groups), Expected(None, explained, r2), model.prefixes.intercept, alpha
     )
 
 
@@ -279,7 +282,7 @@ def _stepped(model: Model, groups: frozenset[str]) -> ArrivedModel:
     # The quality of the set is unknown; the longest prefix within it is a lower bound.
     longest = max(prefix for prefix, needed in enumerate(model.needed) if needed <= groups)
     expected = replace(model.expected(longest), cv_error=None)
-    return ArrivedModel(groups, here, coef, model.total_cost(groups), expected, theta[0], approximate=True)
+    return ArrivedModel(groups, here, coef, model.total_cost(groups), expected, theta[0], alpha, approximate=True)
 
 
 def alpha_of(model: Model, prefix: int) -> float:

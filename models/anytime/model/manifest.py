@@ -168,8 +168,8 @@ class Provenance(_Record):
     """Origin of a model: creation time, library version, data and options.
 
     `nested` is whether the order was learned again in each fold for the cross-validated errors. `weights` is the column
-    of the weights of rows, if they had some. `columns` are those of the array that an estimator was fitted to, in
-    order; empty for a table with names.
+    of the weights of rows, if they had some, and `class_weights` multiplied those of the rows of each class. `columns`
+    are those of the array that an estimator was fitted to, in order; empty for a table with names.
     """
 
     created: str
@@ -183,6 +183,7 @@ class Provenance(_Record):
     nested: bool = Field(default=False, exclude_if=operator.not_)
     resequenced_from: str | None = None
     weights: str | None = Field(default=None, exclude_if=operator.not_)
+    class_weights: tuple[float, ...] | None = Field(default=None, exclude_if=operator.not_)
     columns: tuple[str, ...] = Field(default=(), exclude_if=operator.not_)
 
 

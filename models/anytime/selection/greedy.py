@@ -50,9 +50,6 @@ class Rule:
         Ignore the costs in selection.
     doubling : bool
         Select no step that costs more than all before it (Algorithm 2).
-    c_min : float | None
-        With doubling, the cost that the first steps may have while nothing is spent, above 0; by default the smallest
-        positive cost of a step.
     epsilon : float | None
         Stop when the residual's projection on every remaining group is at most this long, in standard units
         (`Criterion.lengths`; Group-OMP, Figure 1).
@@ -66,7 +63,6 @@ class Rule:
     _: KW_ONLY
     cost_blind: bool = False
     doubling: bool = False
-    c_min: float | None = None
     epsilon: float | None = None
     first: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -78,13 +74,8 @@ class Rule:
                 raise TrainingError(
                     f"method {self.by.name!r} does not support {option}; turn {option} off, or choose one of {others}"
                 )
-        refused = {
-            f"{option} is {number}; expected a finite number above 0": not (math.isfinite(number) and number > 0)
-            for option, number in (("epsilon", self.epsilon), ("c_min", self.c_min))
-            if number is not None
-        }
-        without_doubling = f"c_min is {self.c_min or 0:g} without doubling, which it limits; add doubling"
-        refuse({**refused, without_doubling: self.c_min is not None and not self.doubling})
+        valid = self.epsilon is None or (math.isfinite(self.epsilon) and self.epsilon > 0)
+        refuse({f"epsilon is {self.epsilon}; expected a finite number above 0": not valid})
         if both := [name for name in self.first if name in self.without]:
             raise GroupsError(f"group {both[0]!r} is both placed first and left out; choose one")
 
@@ -277,15 +268,15 @@ class Search(ABC):
         return gain / float(self.groups.costs[group]) if self.groups.costs[group] > 0 else np.inf
 
 
-def within_doubling(costs: Float, remaining: Index, spent: float, c_min: float | None = None) -> tuple[Index, bool]:
+def within_doubling(costs: Float, remaining: Index, spent: float) -> tuple[Index, bool]:
     """Return the allowed groups, ascending, and whether the set is doubling-capable here (Definition 4.2).
 
-    While nothing is spent the limit is `c_min`, by default the smallest positive cost of a step. If no step is within
+    While nothing is spent the limit is the smallest positive cost of a step. If no step is within
     the limit, only the cheapest step is allowed (the first of them in the groups file), and the guarantee ends. `costs`
     (groups,) are those of the groups' steps; at least one group is `remaining`.
     """
     paid = costs[remaining]
-    limit = spent if spent > 0 else c_min or paid[paid > 0].min(initial=np.inf)
+    limit = spent if spent > 0 else paid[paid > 0].min(initial=np.inf)
     within = remaining[paid <= limit * (1 + COST_TOLERANCE)]
     return within if len(within) else remaining[[np.argmin(paid)]], len(within) > 0
 
@@ -318,7 +309,7 @@ def greedy(search: Search, rule: Rule) -> GroupOrder:
             scores[np.abs(scores) < search.noise] = 0.0
             among = np.flatnonzero(remaining)
             if rule.doubling:
-                among, capable = within_doubling(costs, among, spent, rule.c_min)
+                among, capable = within_doubling(costs, among, spent)
                 if not capable and doubling_until is None:
                     doubling_until = len(steps)
             if rule.epsilon is not None:

@@ -18,8 +18,7 @@ from anytime._files import created
 from anytime._linalg import single_blas_thread
 from anytime._version import __version__
 from anytime.errors import TrainingError, listed, refuse
-from anytime.features.bases import OCTILES
-from anytime.features.bases import Choice as TermChoice
+from anytime.features.bases import OCTILES, Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.groups import FeatureGroups
 from anytime.model.manifest import Guarantee, Manifest, Provenance, Redundant, Selected, StepRecord, Stopped
@@ -136,7 +135,6 @@ class Fit(Choice[GroupOrder]):
         """
         (groups, columns), rule, prefixes = self.selected, self.options, self.prefixes
         unused = len(self.expansion.groups.pairs) - len(groups.pairs)
-        trimmed = f"not used: {unused} of the pairs of columns, because the model leaves out one of their groups"
         terms, family = self.expansion.terms, rule.fitted_family
         names = np.array(terms.features)[columns]
         unpenalised = given_sequence(self.gram, terms, [step.adds for step in self.sequence.steps], 0.0)
@@ -197,7 +195,7 @@ class Fit(Choice[GroupOrder]):
             selected=self.selected_terms,
             warnings=(*remarks, *warnings_of(self, target)),
             table_warnings=len(remarks),
-            decisions=(*decisions, *self.decisions, *[trimmed] * (unused > 0)),
+            decisions=(*decisions, *self.decisions, *not_used(unused)),
             provenance=origin,
         )
         prefixes = replace(
@@ -361,7 +359,6 @@ def guarantee(
     reasons = (
         (not options.fitted_family.least_squares, "the theorems are for least squares", doubling_until),
         (bool(options.first), "the user chose the first groups", doubling_until),
-        (options.c_min is not None, "the user chose the cost of the first steps", doubling_until),
         (
             bool(groups.products),
             "pairs of columns join groups that gain more together, which the theorems do not cover",
@@ -396,6 +393,7 @@ def provenance(
     folds: int | None = None,
     seed: int | None = None,
     weights: str | None = None,
+    class_weights: tuple[float, ...] | None = None,
     columns: tuple[str, ...] = (),
 ) -> Provenance:
     by_start = dict(zip((start for start, _ in fitted.expansion.spans), fitted.expansion.columns, strict=True))
@@ -412,8 +410,15 @@ def provenance(
         seed=seed,
         nested=fitted.options.nested,
         weights=weights,
+        class_weights=class_weights,
         columns=columns,
     )
+
+
+def not_used(pairs: int) -> tuple[str, ...]:
+    """Return a sentence on the number of pairs of columns whose groups the model leaves out; none for 0."""
+    said = f"not used: {pairs} of the pairs of columns, because the model leaves out one of their groups"
+    return (said,) * (pairs > 0)
 
 
 def warnings_of(fitted: Fit, target: Target) -> Iterator[str]:

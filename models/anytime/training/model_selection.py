@@ -28,8 +28,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, Type
 import numpy as np
 
 from anytime.errors import TrainingError
-from anytime.features.bases import FINEST, MIN_LEVEL_ROWS, MIN_MISSING, OCTILES
-from anytime.features.bases import Choice as TermChoice
+from anytime.features.bases import FINEST, MIN_LEVEL_ROWS, MIN_MISSING, OCTILES, Choice as TermChoice
 from anytime.features.expansion import Expansion
 from anytime.glm.search import QuadraticModels
 from anytime.groups import COST_TOLERANCE, FeatureGroups

@@ -123,8 +123,10 @@ class Options(Rule):
                 ),
                 f"alpha is {alpha!r}; expected a number, 0 or more, or 'cv'": isinstance(alpha, str) and alpha != "cv",
                 f"alpha is {alpha}; expected a finite number, 0 or more, or 'cv'": (
-                    not isinstance(alpha, str) and not (math.isfinite(alpha) and alpha >= 0)
+                    not isinstance(alpha, str)
+                    and (isinstance(alpha, bool) or not (math.isfinite(alpha) and alpha >= 0))
                 ),
+                "n_jobs is 0; expected a number of threads, or -1 for all cores": self.n_jobs == 0,
                 f"class_weight is {weights!r}; expected 'balanced', a dict or None": not (
                     weights is None
                     or isinstance(weights, Mapping)

@@ -80,7 +80,7 @@ def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] 
     }
     own = np.arange(expansion.column_terms)
     blocks = [[own, *(spans[pair] for pair in each), *[own[:0]] * (len(best) - len(each))] for each in ranked]
-    kept, said = len(best), f"products of {len(best)} pairs of columns are terms (--pairs)"
+    kept, said = len(best), f"products of {len(best)} pair{'s' * (len(best) != 1)} of columns are terms (--pairs)"
     if len(parts) > 1:
         errors = _errors(whole, blocks, options)
         if is_auto:

@@ -20,7 +20,7 @@ from anytime.moments.moments import Moments
 from anytime.selection.criteria import SelectionMethod
 from anytime.selection.greedy import without
 from anytime.tabulated import R2, SHARE, Series, Tabular, Tabulated
-from anytime.training.fit import fit, provenance
+from anytime.training.fit import fit, not_used, provenance
 from anytime.training.likelihood import Observations
 from anytime.training.options import Options
 from anytime.training.train import TrainingTable, moments_of_groups
@@ -57,11 +57,12 @@ class Changes:
 
 @dataclass(frozen=True, eq=False)
 class Retrained:
-    """A table that a likelihood is fitted on again: its name, moments and rows, and what it holds."""
+    """A table that a likelihood is fitted on again: its name, moments, rows, column of weights, and what it holds."""
 
     name: str
     moments: Moments
     observed: Observations
+    weights: str | None = None
     found: Survey | None = None
 
 
@@ -76,6 +77,8 @@ def open_retrained(
 ) -> Retrained | None:
     """Read the rows to fit some groups of a model on again; None for least squares, which needs none.
 
+    The rows of each class have the factor that they had in training.
+
     Raises
     ------
     TableError
@@ -84,12 +87,13 @@ def open_retrained(
     target = model.manifest.learned
     if target.family.least_squares:
         return None
-    dataset, found = checked_dataset(Dataset(table, groups, target, None, weights, drop_missing))
+    factors = model.manifest.provenance.class_weights
+    dataset, found = checked_dataset(Dataset(table, groups, target, None, weights, drop_missing, class_weights=factors))
     options = Options(family=target.family.label, folds=0, alpha=0.0)
     rows = TrainingTable.of(dataset, found, options=options, folds=1, jobs=n_jobs)
     observed = rows.observed()
     assert observed is not None  # noqa: S101  (not least squares)
-    return Retrained(rows.name, rows.moments()[0], observed, found)
+    return Retrained(rows.name, rows.moments()[0], observed, weights, found)
 
 
 def resequence(
@@ -146,7 +150,9 @@ def resequence(
         moments = moments_of_groups(model.moments, model.terms, expansion.terms)
         fitted = fit([moments], remaining, options, expansion=expansion)
     fitted = replace(fitted, selected_terms=old.selected)
-    origin = provenance(fitted, table, weights=old.provenance.weights, columns=old.provenance.columns)
+    was = old.provenance
+    weights = was.weights if data is None else data.weights
+    origin = provenance(fitted, table, weights=weights, class_weights=was.class_weights, columns=was.columns)
     origin = origin.model_copy(update={"resequenced_from": model.version or old.name})
     out = () if old.stopped is None else old.stopped.left_out
     return fitted.model(
@@ -156,7 +162,7 @@ def resequence(
         query=old.query,
         left_out=out,
         remarks=old.warnings[: old.table_warnings],
-        decisions=old.decisions,
+        decisions=(*old.decisions, *not_used(len(priced.pairs) - len(remaining.pairs))),
     )
 
 

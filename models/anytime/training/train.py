@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -21,7 +21,7 @@ from joblib.parallel import get_active_backend
 
 from anytime.data.dataset import MIN_WEIGHT, ColumnError, Dataset, Progress, ignored
 from anytime.data.formats import ReadAs, Table
-from anytime.data.formats.memory import MemoryTable
+from anytime.data.formats.memory import MemoryTable, table_of
 from anytime.data.formats.table import JoinedTable
 from anytime.data.survey import Survey, check_words, settle_target, surveyed, without_columns
 from anytime.errors import GroupsError, TrainingError, refuse, suggestion
@@ -96,6 +96,8 @@ class Source:
     ----------
     name : str
         The name of the table in a model; `target`, `query` and `weights` are its columns.
+    class_weights : tuple[float, ...] | None
+        As in `Dataset`.
     given : tuple[str, ...]
         The groups to train, also those without usable columns.
     warnings, decisions : tuple[str, ...]
@@ -109,6 +111,7 @@ class Source:
     weights: str | None
     options: Options
     folds: int
+    class_weights: tuple[float, ...] | None = None
     given: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
@@ -152,6 +155,7 @@ class TrainingTable(Source):
             target=dataset.target,
             query=dataset.query,
             weights=dataset.weights,
+            class_weights=dataset.class_weights,
             warnings=found.warnings,
             decisions=found.decisions,
             dataset=dataset,
@@ -380,6 +384,8 @@ def open_moments(
         "--basis": options.basis not in (None, "auto"),
         "--clamp": options.clamp not in (None, "auto"),
         "--min-level-rows": options.min_level_rows not in ("auto", MIN_LEVEL_ROWS),
+        "--text or --number": options.types,
+        "--seed": options.seed,
     }
     (only, *_) = record.classes or (None,)
     refuse(
@@ -428,15 +434,16 @@ class Trained:
     ----------
     fit : Fit
         The sequence with its prefix models.
-    source : TrainingTable | TrainingMoments
-        The rows, without unusable columns.
+    source : Source
+        What is known of the rows, without unusable columns; not the rows themselves, which a stored estimator would
+        disclose.
     data : str
         The name of the rows in a model; `target`, `query` and `weights` are their columns, and `seed` is that of their
         folds. `columns` are all columns of an array.
     """
 
     fit: Fit
-    source: TrainingTable | TrainingMoments
+    source: Source
     data: str
     target: Target
     query: str | None
@@ -456,6 +463,7 @@ class Trained:
                 folds=source.folds if source.folds > 1 else None,
                 seed=self.seed,
                 weights=self.weights,
+                class_weights=source.class_weights,
                 columns=self.columns,
             ),
             query=self.query,
@@ -498,7 +506,9 @@ def train(
             held = validation(source.groups, source.target.family.label)
         rows = source if isinstance(source, TrainingTable) and options.by.pairs else None
         fitted = fit(parts, source.groups, options, source.observed(), validation=held, rows=rows)
-    return Trained(fitted, source, source.name, source.target, source.query, options.seed, source.weights)
+    known = Source(**{each.name: getattr(source, each.name) for each in fields(Source)})
+    seed = options.seed if isinstance(source, TrainingTable) else None  # moments do not record that of their folds
+    return Trained(fitted, known, source.name, source.target, source.query, seed, source.weights)
 
 
 class MoreRows(NamedTuple):
@@ -554,7 +564,8 @@ def extended(
         before = [moments.decayed(decay) for moments in stream.parts]
         jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
         moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-        source = replace(stream.source, options=replace(options, family=stream.source.target.family.label, pairs=0))
+        family, threads_of_fit = stream.source.target.family.label, stream.source.options.n_jobs
+        source = replace(stream.source, options=replace(options, family=family, pairs=0, n_jobs=threads_of_fit))
         return replace(stream, assigner=assigner, parts=moments, source=source)
     earlier = () if stream is None else (each.decayed(decay) for each in stream.stored)
     stored = (*earlier, rows)
@@ -568,10 +579,12 @@ def extended(
     )
     if stores:
         return Stream(stored, assigner, parts, source)
-    # Later rows come without those so far, in which pairs are found.
+    # Later rows come without those so far, in which pairs are found; the stream keeps none of them.
     learned = options.pairs != 0 and source.found.sample is not None
     if learned and (pairs := train(source, parts=parts).fit.expansion.groups.pairs):
         groups = source.groups.with_pairs(pairs)
         source = replace(source, groups=groups, dataset=replace(source.dataset, groups=groups))
         parts = source.moments()
-    return Stream((), assigner, parts, replace(source, options=replace(source.options, pairs=0)))
+    empty = replace(source.dataset, table=table_of("memory", np.empty((0, 1)), ("none",)))
+    found, options = replace(source.found, sample=None), replace(source.options, pairs=0)
+    return Stream((), assigner, parts, replace(source, dataset=empty, found=found, options=options))

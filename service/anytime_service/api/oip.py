@@ -27,7 +27,7 @@ from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.http.exchange import Exchange, Reply, admission_of
 from anytime_service.http.options import check_length, read_head
-from anytime_service.http.responses import Endpoint, problem_reply
+from anytime_service.http.responses import Endpoint, blank, problem_reply
 from anytime_service.schemas.codecs import JSON, read
 from anytime_service.schemas.messages import Array, Tensor
 from anytime_service.schemas.oip import (
@@ -48,7 +48,7 @@ from anytime_service.schemas.oip import (
     tensors_of,
 )
 from anytime_service.schemas.options import PARAMETERS, combined
-from anytime_service.schemas.problem import MEDIA_TYPE, Problem
+from anytime_service.schemas.problem import MEDIA_TYPE
 
 BINARY = "application/octet-stream"  # media type of JSON followed by tensors as bytes
 JSON_BYTES = "Inference-Header-Content-Length"  # header: bytes of JSON at the start of a body, if tensors follow
@@ -177,7 +177,7 @@ class Inference:
         """Store the values of a tensor; the group counts when all of its tensors are there."""
         group, width = tensor.group, len(tensor.position.features)
         if len(tensor.columns) < width:
-            part = self._parts.setdefault(group, np.empty((tensor.rows, width)))
+            part = self._parts.setdefault(group, np.empty((tensor.rows, width), order="F"))
             part[:, tensor.columns] = array
             array = part
         self._received[group] += len(tensor.columns)
@@ -273,7 +273,7 @@ class Metadata(Endpoint):
 
         reply = Reply(200, JSON.media_type, await service.worker.page(content) if self.page else content())
         if self.if_ready and service.unready is not None:
-            problem = infer_problem(Problem("about:blank", "Service Unavailable", 503, service.unready))
+            problem = infer_problem(blank(503, service.unready))
             reply = Reply(503, MEDIA_TYPE, msgspec.json.encode(problem))
         exchange.reply(reply)
 

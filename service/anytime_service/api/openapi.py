@@ -11,8 +11,9 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from anytime.inference.prediction import LOCAL_FIELDS, Answer
-from anytime_service.routes import find
+from anytime_service.routes import find, is_oip
 from anytime_service.schemas.messages import (
+    SUBPROTOCOL,
     BeginFrame,
     EndFrame,
     ErrorFrame,
@@ -113,14 +114,14 @@ _PREDICTIONS: dict[str, dict[str, Any]] = {
         "responses": _responses(400, 404, 413, 415, 422, 500, 503, **_ANSWER),
     },
     "stream": {
-        "summary": "Many predictions over one WebSocket (subprotocol anytime.v1)",
+        "summary": f"Many predictions over one WebSocket (subprotocol {SUBPROTOCOL})",
         "description": "Open it as a WebSocket. Text frames are JSON, binary frames MessagePack, with the same fields. "
         "The client sends `BeginFrame`, `GroupFrame` (in MessagePack `values` may be bytes, with `dtype` f4 or f8) and "
         "`EndFrame`; the server sends `ErrorFrame`, and the fields of `Answer` with `type` answer or update, and `id`. "
         "Every prediction has a unique id. The server discards groups that arrive after the answer. A page cannot send "
         "the API key as a header; it offers a second subprotocol: `anytime.key.` and the key, percent-encoded.",
         "x-websocket": {
-            "subprotocol": "anytime.v1",
+            "subprotocol": SUBPROTOCOL,
             "client": [_ref(BeginFrame), _ref(GroupFrame), _ref(EndFrame)],
             "server": [
                 {
@@ -289,9 +290,10 @@ class AnytimeAPI(FastAPI):
 
     def _guarded(self, method: str, path: str, operation: dict[str, Any]) -> dict[str, Any]:
         """Return an operation with its security requirement and the problems of authentication."""
-        schema = InferProblem if path.startswith("/v2") else Problem
         route, _ = find(method.upper(), path)
         is_open = route is not None and route.scope == "open"
         security: dict[str, Any] = {} if is_open else {"security": [{_KEY: []}] if self.keyed else [{_KEY: []}, {}]}
-        refusals = problem_responses(*((403,) if is_open else (401, 403)), schema=schema)
+        refusals = problem_responses(
+            *((403,) if is_open else (401, 403)), schema=InferProblem if is_oip(path) else Problem
+        )
         return {**operation, **security, "responses": {**operation["responses"], **refusals}}

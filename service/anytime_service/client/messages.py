@@ -2,10 +2,11 @@
 
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
 otherwise, so it neither converts numbers to text nor rounds them. In an array of numbers a category is the index of its
-level. The client sends lists, and arrays of text or objects, as lists, in which None is a missing value and a category
-is its level and a date is text in ISO form. The columns of a frame go by their names, which the client compares with
-those of the model. It ignores fields of replies that it does not know, which a newer server may send, and does not
-validate the values of answers. Any other content raises ReplyError.
+level; in one that an extractor of a run returns only if it is text, as in `Runner`. The client sends lists, and arrays
+of text or objects, as lists, in which None is a missing value and a category is its level and a date is text in ISO
+form. The columns of a frame go by their names, which the client compares with those of the model. It ignores fields of
+replies that it does not know, which a newer server may send, and does not validate the values of answers. Any other
+content raises ReplyError.
 """
 
 from __future__ import annotations
@@ -43,17 +44,21 @@ Columns: TypeAlias = Mapping[str, Sequence[ModelColumn]]
 """Columns of a model by group."""
 
 
-def encode_values(group: str, values: Any, rows: int | None = None, columns: Columns | None = None) -> Encoded:
+def encode_values(
+    group: str, values: Any, rows: int | None = None, columns: Columns | None = None, *, coded: bool = True
+) -> Encoded:
     """Encode values of a group: (rows, features), or (features,) for one row; `rows` None accepts any number.
+
+    An array of numbers without names has the indices of levels; if it is not `coded`, levels that are not text.
 
     Raise ValuesError, which names the group, if they are not numbers, not an array or lists, or have a different number
     of rows, and LabelledError without `columns` if they are a frame. The server checks the number of features.
     """
     known = None if columns is None else columns.get(group, ())
     plain = plain_values(group, None if known is None else [column.name for column in known], values, rows)
-    has_levels = any(column.levels is not None for column in known or ())
-    if has_levels and isinstance(plain, np.ndarray) and labels_of(values) is not None:
-        plain = plain.tolist()  # an array without names has the indices of levels
+    kinds = {column.type for column in known or () if column.levels is not None}
+    if kinds and isinstance(plain, np.ndarray) and (labels_of(values) is not None or not (coded or kinds == {"text"})):
+        plain = plain.tolist()
     is_table = plain.ndim > 1 if isinstance(plain, np.ndarray) else bool(plain) and isinstance(plain[0], list | tuple)
     count = len(plain) if is_table else 1
     if rows not in (None, count):

@@ -268,7 +268,8 @@ class Run(Call):
         for note in (*unknown[:1], "; ".join(filter(None, notes))):
             answer = answer.with_note(note) if note else answer
         # The answer lists as missing what the server had not received, even if the client had sent it.
-        return replace(answer, unused_groups=tuple(group for group in self._computed if group in answer.missing))
+        unused = {*answer.missing} - {each.group for each in self._failures}
+        return replace(answer, unused_groups=tuple(group for group in self._computed if group in unused))
 
     def close(self) -> None:
         self._closed = True
@@ -313,7 +314,9 @@ class Run(Call):
             if group not in description.featured:
                 return True
             try:
-                values = encode_values(group, arrival.values, self.options.rows, description.columns_by_group)
+                values = encode_values(
+                    group, arrival.values, self.options.rows, description.columns_by_group, coded=False
+                )
                 arrival = arrival._replace(values=values)
             except ValuesError as error:
                 arrival = arrival._replace(values=None, error=str(error))

@@ -203,7 +203,7 @@ def _column(group: str, column: Column) -> ModelColumn:
     return ModelColumn(
         name=column.name,
         group=group,
-        type="date" if column.type == "date" else kinds.get(holds, "number"),
+        type="date" if column.type == "date" else kinds.get(holds, "bool" if column.type == "bool" else "number"),
         levels=None if column.levels is None else tuple(sorted(column.levels.labels)),
         other=column.levels is not None and column.levels.other,
         range=column.range,

@@ -378,7 +378,7 @@ class InferServer(msgspec.Struct, frozen=True):
 
 
 class InferServerState(msgspec.Struct, frozen=True):
-    """Whether the server is alive, and whether any model is loaded."""
+    """Whether the server is alive, and whether it begins predictions: it has a model, and is not about to stop."""
 
     live: bool
     ready: bool

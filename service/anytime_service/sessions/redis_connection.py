@@ -23,14 +23,14 @@ from redis.backoff import FullJitterBackoff, NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ConnectionError as RedisConnectionError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
     ResponseError,
+    TimeoutError as RedisTimeoutError,
 )
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from anytime.errors import AnytimeError
 from anytime_service.errors import SessionsUnreachableError

@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -156,7 +156,7 @@ class Session:
             event(active)
 
     def noted(self, answer: Answer) -> Answer:
-        return replace(answer, note="; ".join(filter(None, (answer.note, self.note))) or None)
+        return answer if self.note is None else answer.with_note(self.note)
 
 
 def gone() -> GoneSessionError:

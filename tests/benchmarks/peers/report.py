@@ -20,8 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from anytime.evaluation.page.charts import STYLE as CHARTS
-from anytime_reproduction.report import STYLE
-from anytime_reproduction.report import lines as chart_of
+from anytime_reproduction.report import STYLE, lines as chart_of
 from benchmarks.harness import SLACK, aligned
 from benchmarks.peers.environments import FailedError, NotInstalledError, prepared
 

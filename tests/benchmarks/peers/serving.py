@@ -20,8 +20,7 @@ import numpy as np
 
 from anytime.inference.prediction import Prediction
 from anytime.model.model import Model
-from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, on_core, percentiles
-from benchmarks.harness import environment as environment_of
+from benchmarks.harness import CLIENT_CORE, SERVER_CORE, TESTS, environment as environment_of, on_core, percentiles
 from benchmarks.load.child import Child
 from benchmarks.load.engine import CONNECTIONS, Counts, Load, Posts, saturate, saturate_websocket
 from benchmarks.load.frames import HttpClient, post

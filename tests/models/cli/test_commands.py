@@ -215,6 +215,8 @@ def test_a_stopped_model_is_resequenced_by_the_file_it_was_trained_with(desk: Pa
     stop()
     before = load("m.safetensors")
     assert "ignored: 'a', 'c' (left out of the model)" in ran(capsys, *RESEQUENCE).err.splitlines()
+    assert main([*RESEQUENCE, "--cost", "b=7"]) == 0
+    assert main(RESEQUENCE) == 0
     after = load("new.safetensors")
     assert after.manifest.stopped == Stopped(rule=None, steps=before.steps, left_out=("a", "c"))
     assert after.manifest.groups == before.manifest.groups
@@ -620,6 +622,12 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
         [*TRAIN, "--validation", "test.csv", "--test", "test.csv"],
         ["--test is 'test.csv'", "chooses where to stop"],
     ),
+    (
+        "testing on what calibrated",
+        nothing,
+        [*TRAIN, "--calibrate", "test.csv", "--test", "test.csv"],
+        ["--test is 'test.csv'", "--calibrate uses"],
+    ),
     ("a budget below 0", trained, [*EVALUATE, "--budget", "-1"], ["budget is -1.0", "0 or more"]),
     *(
         (
@@ -728,6 +736,14 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
     ("a comparison on another table", OTHER_COLUMNS, [*COMPARE, "--test", "test.csv"], ["test.csv", "'b0'"]),
     ("a picture of no known format", trained, ["plot", "m.safetensors", "--out", "m.gif"], ["m.gif", ".png"]),
     ("a prefix without shapes", trained, ["show", "m.safetensors", "--prefix", "1"], ["--prefix", "--shapes"]),
+    (
+        "shapes within a budget",
+        trained,
+        ["show", "m.safetensors", "--shapes", "--budget", "1"],
+        ["--budget", "--prefix"],
+    ),
+    ("weights of no rows", trained, [*RESEQUENCE, "--weights", "w"], ["--weights is 'w' without rows", "add --data"]),
+    ("a budget that is a word", trained, [*EVALUATE, "--budget", "ten"], ["--budget", "a valid number", "not 'ten'"]),
     ("shapes of no prefix", trained, ["show", "m.safetensors", "--shapes", "--prefix", "9"], ["9", "0 to 3"]),
     ("a top without shapes", trained, ["plot", "m.safetensors", "--out", "m.png", "--top", "3"], ["--top"]),
     ("a picture of a table", nothing, ["plot", "train.parquet", "--out", "m.png"], ["train.parquet"]),
@@ -752,6 +768,8 @@ WRONG: list[tuple[str, Callable[[], object], list[str], list[str]]] = [
         ["--min-level-rows requires a table"],
     ),
     ("too few rows of levels", nothing, [*TRAIN, "--min-level-rows", "1"], ["--min-level-rows is 1; expected a whole"]),
+    ("types of moments", MOMENTS, [*FROM_MOMENTS, "--text", "a0"], ["--text or --number requires a table"]),
+    ("a seed of moments", MOMENTS, [*FROM_MOMENTS, "--seed", "7"], ["--seed requires a table"]),
     (
         "class weights of a regression",
         nothing,

@@ -18,14 +18,17 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from numpy.typing import NDArray
 
-from anytime.data.formats import NumberStyle, Table, open_table
-from anytime.data.formats import csv as csv_format
-from anytime.data.formats import memory as memory_format
-from anytime.data.formats import table as table_format
+from anytime.data.formats import (
+    NumberStyle,
+    Table,
+    csv as csv_format,
+    memory as memory_format,
+    open_table,
+    table as table_format,
+)
 from anytime.data.formats.arrow import foreign_number, is_number
 from anytime.errors import TableError
 from models.refusals import assert_refused
@@ -216,6 +219,29 @@ def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
     assert_same(whole(table), {"n": np.array([1.0, 2, 3.5]), "t": np.array(["2", "7", "x"], dtype=object)})
     written(tmp_path / "c.csv", "n,u\n1,2\n")
     assert_refused(lambda: open_table(tmp_path), "c.csv has other columns than a.csv: 't', 'u'")
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        (([True, False], [0, 1]), "number"),
+        (([True, False], pa.array([None, None], pa.float64())), "bool"),
+        (([2.5, 1.0], ["x", "y"]), "text"),
+        ((pa.array([0, 1], pa.timestamp("s")), pa.array([None], pa.float64())), "date"),
+        ((pa.array([0, 1], pa.timestamp("s")), [2.5]), "'c' holds date and number; expected one type"),
+        ((pa.array([0, 1], pa.timestamp("s")), ["x"]), "'c' holds date and text; expected one type"),
+    ],
+)
+def test_parts_of_a_table_with_other_types_have_a_common_one_or_are_refused(
+    columns: tuple[Any, Any], kind: str, tmp_path: Path
+) -> None:
+    for name, column in zip("ab", columns, strict=True):
+        pq.write_table(pa.table({"c": column}), tmp_path / f"{name}.parquet")
+    if kind.isalpha():
+        assert open_table(tmp_path).types(["c"]) == {"c": kind}
+        assert [len(batch.columns["c"]) for batch in open_table(tmp_path).batches(["c"])] == [*map(len, columns)]
+    else:
+        assert_refused(lambda: open_table(tmp_path).types(["c"]), kind)
 
 
 def test_columns_are_read_as_stated(tmp_path: Path) -> None:

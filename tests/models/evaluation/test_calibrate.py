@@ -32,8 +32,7 @@ from anytime.target import class_codes
 from anytime.types import Float
 from lazily import Lazy
 from models.model.test_file import with_manifest
-from models.opening import by_group
-from models.opening import opened as opened_by_group
+from models.opening import by_group, opened as opened_by_group
 from models.present import present
 from models.refusals import assert_refused
 

@@ -24,8 +24,8 @@ from sklearn.metrics import (
     ndcg_score,
     r2_score,
     roc_auc_score,
+    roc_curve as sklearn_curve,
 )
-from sklearn.metrics import roc_curve as sklearn_curve
 
 from anytime.cli import train as train_command
 from anytime.cli.main import main

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime.errors import GroupsError
 from anytime.features.bases import BASES, ColumnSample, Hinge
@@ -75,6 +74,7 @@ def test_levels_are_the_frequent_ones_and_the_rest_is_other() -> None:
     found = expansion_of(x, "categories")
     assert found.terms.features == ("x=a", "x=b", "x=c", "x is other")
     codes = found.categories[0].coded(["c", "rare", "new", None, "a"])
+    np.testing.assert_array_equal(found.categories[0].coded([""]), [np.nan])
     np.testing.assert_array_equal(codes, [2, -1, -1, np.nan, 0])
     expected = [[0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1], [np.nan] * 4, [1, 0, 0, 0]]
     np.testing.assert_array_equal(found.expand(codes[:, np.newaxis]), expected)

@@ -17,7 +17,7 @@ from anytime.errors import GroupsError
 from anytime.features import screening
 from anytime.features.expansion import Expansion
 from anytime.features.learning import Sample, learned_groups
-from anytime.features.screening import MIN_SHARE, screened_pairs
+from anytime.features.screening import MIN_SHARE, Screen
 from anytime.groups import ColumnBasis, FeatureGroups, Pair, PairSide, load_groups
 from anytime.types import Bool, Float
 
@@ -36,6 +36,11 @@ AGE = PairSide(column="age", knots=(10.0, 40.0, 45.0))
 FARE = PairSide(column="fare", knots=(1.0, 9.0))
 PORT = PairSide(column="port", levels=("Rome",))
 DECK = PairSide(column="deck", levels=("A",))
+
+
+def screened_pairs(expansion: Expansion, X: Float, R: Float, w: Float, count: int) -> list[tuple[Pair, float]]:
+    screen = Screen.of(expansion, X)
+    return [(screen.pair(places), gain) for places, gain in screen.ranked(R, w, count)]
 
 
 def test_terms_are_products_of_the_factors_of_clamped_values() -> None:

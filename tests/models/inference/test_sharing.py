@@ -16,7 +16,8 @@ from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.errors import ValuesError
 from anytime.evaluation.report import report
 from anytime.evaluation.shapes import column_shapes
-from anytime.inference.sharing import cancelling
+from anytime.inference.sharing import cancelling, group_sharing
+from anytime.inference.subsets import arrived_model
 from anytime.loaded import LoadedModel, load
 from models.commands import Capture, document, output, ran
 
@@ -81,6 +82,13 @@ def test_the_strength_is_the_deviation_of_the_contribution_and_shares_are_betwee
         assert 0 <= each.shared <= 1
         assert each.unique <= each.strength
     assert model.answer(X).sharing == ()
+
+
+def test_the_sharing_of_a_prefix_is_that_of_its_groups_whatever_was_asked_before() -> None:
+    model = AnytimeRegressor(GROUPS, alpha="cv").fit(X, FRAME["y"]).model_
+    assert len({step.alpha for step in model.manifest.steps}) > 1
+    for prefix, groups in enumerate(model.needed):
+        assert group_sharing(model, arrived=arrived_model(model, groups)) == group_sharing(replace(model), prefix)
 
 
 def test_groups_that_cancel_are_named_with_the_remedy_and_a_larger_penalty_joins_them() -> None:

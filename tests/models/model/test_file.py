@@ -16,8 +16,7 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load as parse_tensors
-from safetensors.numpy import save as serialise
+from safetensors.numpy import load as parse_tensors, save as serialise
 
 from anytime.errors import ArtifactError, EnvironmentFailure
 from anytime.estimators import AnytimeClassifier, AnytimeRegressor

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram, Moments

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor
 from anytime.families import family_of
@@ -22,8 +21,7 @@ from anytime.selection import Rule
 from anytime.selection.least_squares import Sweep
 from anytime.types import Float
 from models.judge import check_every_step
-from models.likelihood_problems import Case as LikelihoodCase
-from models.likelihood_problems import cases as likelihood_cases
+from models.likelihood_problems import Case as LikelihoodCase, cases as likelihood_cases
 from models.literal import Rows, columns_of
 from models.literal_likelihood import LikelihoodRows
 from models.properties import quick

@@ -17,7 +17,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, TrainingError, resequen
 from anytime.cli.main import main
 from anytime.groups import FeatureGroups
 from anytime.moments.moments import Gram
-from anytime.selection import Criterion, PathMethod, method_of, methods, sequence
+from anytime.selection import Criterion, PathMethod, method_of, methods
 from anytime.selection.criteria import CRITERIA, SelectionState
 from anytime.training.options import Options
 from anytime.training.resequencing import Changes
@@ -163,8 +163,7 @@ def test_a_path_of_ones_own_states_the_whole_order() -> None:
         (AsListed(), {"family": "poisson"}, "method 'as-listed' supports family gaussian, not poisson"),
         (AsListed(), {"pairs": 2}, "method as-listed does not support pairs"),
         ("fr", {"epsilon": 0.0}, "epsilon is 0.0; expected a finite number above 0"),
-        ("fr", {"c_min": -1.0, "doubling": True}, "c_min is -1.0; expected a finite number above 0"),
-        ("fr", {"c_min": 1.0}, "c_min is 1 without doubling"),
+        ("fr", {"epsilon": np.inf}, "epsilon is inf; expected a finite number above 0"),
         ("fr", {"first": ("a",), "without": ("a",)}, "group 'a' is both placed first and left out; choose one"),
     ],
 )
@@ -179,14 +178,6 @@ def test_without_one_of_its_parts_it_is_a_clear_error(lacking: str) -> None:
     }
     incomplete: Any = type("Mine", (Criterion,), members)
     assert_refused(lambda: method_of(incomplete()), "Mine ", lacking, error=(TypeError, TrainingError))
-
-
-def test_with_doubling_the_first_steps_may_cost_what_c_min_says() -> None:
-    frame = table()
-    gram = AnytimeRegressor(GROUPS, alpha=1e-3).fit(frame[FEATURES], frame["y"]).fit_.gram
-    groups = anytime.load_groups({"groups": [group | {"requires": []} for group in GROUPS["groups"]]})
-    for c_min, cost in ((None, 1.0), (4.0, 4.0)):
-        assert sequence(gram, groups, cost_blind=True, doubling=True, c_min=c_min).steps[0].cost == cost
 
 
 @pytest.mark.parametrize("name", list(CRITERIA))

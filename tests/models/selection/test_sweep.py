@@ -10,8 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime.groups import FeatureGroups, load_groups
 from anytime.moments.accumulate import moments_of

@@ -51,7 +51,7 @@ def test_rows_of_a_class_of_weight_0_are_left_out() -> None:
     [
         ({0: 0.0}, "class 0 is in no row of 253; a likelihood needs 1 or more"),
         ({1: -2}, "class_weight of 1 is -2; expected 0, or 1e-100 to 1e+100"),
-        ({7: 1.0}, "class_weight has 7; expected classes of the target"),
+        ({7: 1.0}, "class_weight has 7; expected classes of the target: 0, 1, 2"),
         ("even", "class_weight is 'even'; expected 'balanced', a dict or None"),
     ],
 )
@@ -77,6 +77,11 @@ def test_the_command_trains_the_model_of_the_estimator(target: str, family: Any,
     np.testing.assert_allclose(
         load("m.safetensors").predict_proba("t.csv"), expected.predict_proba(frame[X]), atol=1e-7
     )
+    words = ["resequence", "m.safetensors", "--cost", "b=0.5", "--data", "t.csv", "--out", "r.safetensors"]
+    assert main(words + ["--weights", "w"] * (weights is not None)) == 0
+    again = load("r.safetensors")
+    np.testing.assert_allclose(again.predict_proba("t.csv"), expected.predict_proba(frame[X]), atol=1e-6)
+    assert again.manifest.provenance.weights == weights
 
 
 def test_a_stream_refuses_balanced_classes() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from anytime.moments.accumulate import moments_of
 from anytime.moments.moments import Gram
@@ -240,7 +239,6 @@ def small() -> Problem:
         ({}, {1: [0]}, None, "require"),
         ({"family": "poisson"}, {}, 1, "least squares"),
         ({"first": ("g0",)}, {}, 1, "the user chose the first groups"),
-        ({"doubling": True, "c_min": 2.0}, {}, 1, "the user chose the cost of the first steps"),
     ],
 )
 def test_where_the_theorems_do_not_reach_nothing_is_promised_and_it_says_why(

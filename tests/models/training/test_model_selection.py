@@ -13,8 +13,7 @@ from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from anytime.errors import TrainingError
 from anytime.folds import FoldStream

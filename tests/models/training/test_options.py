@@ -18,9 +18,9 @@ COMMAND_LINE = {each.name: each.default for each in fields(TrainPlan)}
 PYTHON = {name: each.default for name, each in signature(AnytimeClassifier).parameters.items()}
 
 ELSEWHERE: dict[str, dict[str, Any]] = {
-    "command line": {"types": ("text", "number"), "c_min": (), "folds": FOLDS, "n_jobs": -1},
+    "command line": {"types": ("text", "number"), "folds": FOLDS, "n_jobs": -1},
     "python": {
-        **dict.fromkeys(("task", "c_min", "first", "without", "types", "missing_target", "rows", "drop"), ()),
+        **dict.fromkeys(("task", "first", "without", "types", "missing_target", "rows", "drop"), ()),
         "folds": ("cv",),
         "seed": ("random_state",),
         "family": "auto",

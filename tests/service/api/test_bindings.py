@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import numpy as np
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from anytime.model.model import Model
 from anytime_service.schemas.codecs import JSON, MSGPACK

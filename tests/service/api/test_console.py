@@ -14,8 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from anytime.evaluation.page.pictures import model_curve as curve
-from anytime.evaluation.page.pictures import shape_charts
+from anytime.evaluation.page.pictures import model_curve as curve, shape_charts
 from anytime.evaluation.shapes import column_shapes
 from anytime.model.manifest import Certificate, Guarantee, Stopped
 from anytime.model.model import Model

@@ -42,8 +42,8 @@ from anytime_service.client import (
     ConnectionLostError,
     ProblemError,
     Session,
+    running as runs,
 )
-from anytime_service.client import running as runs
 from anytime_service.settings import Settings
 from models.inference.extracting import awaiting
 from models.refusals import assert_refused

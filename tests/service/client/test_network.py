@@ -42,12 +42,11 @@ from anytime_service.client import (
     ProblemError,
     ReplyError,
     engine,
+    running as running_calls,
 )
-from anytime_service.client import running as running_calls
 from anytime_service.client.client import Portal
 from anytime_service.client.engine import MAX_UNSENT_BYTES, Connection
-from anytime_service.client.transport import Lifetime
-from anytime_service.client.transport import Network as Way
+from anytime_service.client.transport import Lifetime, Network as Way
 from anytime_service.core.service import PredictionService
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.schemas.catalogue import summary

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anytime.inference.prediction import Prediction
@@ -33,10 +34,10 @@ from anytime_service.client import (
     engine,
 )
 from anytime_service.client.engine import FEW, MAX_MARGIN_MS, Call, Connection, K, NetworkMargin, Throttle
-from anytime_service.client.messages import problem_of, seconds_of
+from anytime_service.client.messages import encode_values, problem_of, seconds_of
 from anytime_service.client.running import KnownModel
 from anytime_service.client.transport import Network, certificates, proxy_of, without_password
-from anytime_service.schemas.catalogue import summary
+from anytime_service.schemas.catalogue import ModelColumn, summary
 from anytime_service.schemas.options import PredictionOptions
 from service.doors import PREDICTING, WRONG, keyed_app
 from service.serving import EXTRACTORS, LIKELIHOODS, VALUES, Running, expected, likelihood_model
@@ -73,6 +74,13 @@ def test_interval_and_set_of_the_base_rate_are_repeated_for_every_row() -> None:
     base = replace(Prediction(model).answer(), interval=[0.0, 2.0], prediction_set=["a"])
     found = KnownModel(summary(model, ()), base).base_rate(PredictionOptions(rows=2))
     assert (found.interval, found.prediction_set) == ([[0.0, 2.0], [0.0, 2.0]], [["a"], ["a"]])
+
+
+@pytest.mark.parametrize(("kind", "levels"), [("number", (2, 4)), ("bool", (False, True)), ("text", ("a", "b"))])
+def test_numbers_of_an_extractor_are_levels_unless_these_are_text(kind: Any, levels: Any) -> None:
+    columns = {"g": [ModelColumn(name="c", group="g", type=kind, levels=levels, other=False, range=None)]}
+    sent = [encode_values("g", np.array([1]), 1, columns, coded=coded).dtype for coded in (True, False)]
+    assert sent == ["f8", "f8" if kind == "text" else None]
 
 
 def test_the_margin_covers_nearly_all_recent_delays() -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from anytime_service.errors import BodyTooLargeError, FieldError, MalformedBodyError
 from anytime_service.limits.table import FIELDS
-from anytime_service.schemas.codecs import JSON, MSGPACK, Form
-from anytime_service.schemas.codecs import read as read_message
+from anytime_service.schemas.codecs import JSON, MSGPACK, Form, read as read_message
 from anytime_service.schemas.messages import (
     GROUPS,
     REQUEST,

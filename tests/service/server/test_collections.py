@@ -30,8 +30,7 @@ from anytime_service.core.service import ActivePrediction, PredictionService
 from anytime_service.http.exchange import Exchange, SendQueue
 from anytime_service.models.registry import ModelRegistry
 from anytime_service.server import run
-from anytime_service.server.connections import READ, SIDE_CONNECTIONS
-from anytime_service.server.connections import Connection as ServerConnection
+from anytime_service.server.connections import READ, SIDE_CONNECTIONS, Connection as ServerConnection
 from anytime_service.server.frames import FrameReader
 from anytime_service.server.http_protocol import Transaction
 from anytime_service.server.requests import Body, Head

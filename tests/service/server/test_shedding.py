@@ -17,8 +17,7 @@ from unittest.mock import Mock
 import httpx
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from websockets.frames import Opcode
 
 from anytime.errors import AnytimeError

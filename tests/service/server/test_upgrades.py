@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from starlette.types import Message, Receive, Scope, Send
 from websockets.frames import Frame, Opcode
 

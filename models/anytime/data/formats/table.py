@@ -255,8 +255,8 @@ class Table(ABC):
 class JoinedTable(Table):
     """The rows of several tables with the same columns, one table after the other.
 
-    A column is text if it is text in one of them, and numbers, which is also the type of a column without values, if it
-    has no other type in those where it has values.
+    A column without values has the type of the others. Truth values among numbers are numbers, and whatever stands
+    among text is text; dates have no common type with anything else.
     """
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
@@ -288,10 +288,15 @@ class JoinedTable(Table):
 
         def joined(name: str) -> ReadAs:
             kinds = {types[name] for types in found}
-            if kinds <= {"number", "integer"}:
-                return "number" if "number" in kinds else "integer"
-            kinds -= {"number"}
-            return "text" if len(kinds) > 1 else kinds.pop()
+            if len(kinds) > 1 and "number" in kinds:
+                parts = zip(self._tables, found, strict=True)
+                numbers = [table for table, types in parts if types[name] == "number"]
+                kinds -= set() if any(_has_numbers(table, name) for table in numbers) else {"number"}
+            if len(kinds) > 1 and "date" in kinds:
+                raise TableError(f"{self.name}: column {name!r} holds {' and '.join(sorted(kinds))}; expected one type")
+            if len(kinds) == 1:
+                return kinds.pop()
+            return "text" if "text" in kinds else "number"
 
         return {name: joined(name) for name in names if name not in stated}
 
@@ -308,6 +313,10 @@ class JoinedTable(Table):
                     yield replace(batch, start=offset + batch.start)
                 size = batch.start + batch.rows
             offset += size
+
+
+def _has_numbers(table: Table, name: str) -> bool:
+    return any((~np.isnan(batch.column(name))).any() for batch in table.batches([name], types={name: "number"}))
 
 
 def damaged(name: str, kind: str, reason: object) -> AnytimeError:
