@@ -564,8 +564,8 @@ def extended(
         before = [moments.decayed(decay) for moments in stream.parts]
         jobs = threads(options.n_jobs, len(rows.weights) * dataset.terms.size)
         moments = dataset.summed(dataset.blocks(assigner), assigner.folds, n_jobs=jobs, before=before)
-        family, threads_of_fit = stream.source.target.family.label, stream.source.options.n_jobs
-        source = replace(stream.source, options=replace(options, family=family, pairs=0, n_jobs=threads_of_fit))
+        family, n_jobs = stream.source.target.family.label, threads(options.n_jobs, LONG_PASS)
+        source = replace(stream.source, options=replace(options, family=family, pairs=0, n_jobs=n_jobs))
         return replace(stream, assigner=assigner, parts=moments, source=source)
     earlier = () if stream is None else (each.decayed(decay) for each in stream.stored)
     stored = (*earlier, rows)
