@@ -144,7 +144,7 @@ def test_predictions_in_a_file_have_a_column_for_each_group_and_class_and_exact_
 
 def test_sets_are_joined_plainly_where_every_label_allows_it() -> None:
     table = frame()
-    for labels in (["up", "down", "a b"], ["up", "down", ""], ["up", "down", "up|down"]):
+    for labels in (["up", "down", "a b"], ["up", "down", "|"], ["up", "down", "up|down"]):
         y = np.array(labels, dtype=object)[np.arange(ROWS) % 3]
         answer = (
             AnytimeClassifier(basis="linear", alpha=0.1, family="gaussian").fit(table[["0"]], y).model_.answer(table)

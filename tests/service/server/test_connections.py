@@ -367,7 +367,7 @@ async def test_many_clients_that_connect_at_once_wait_for_few_turns(port: str, l
 
 
 def is_served(service: Running) -> bool:
-    with suppress(OSError), service.connect() as probe:
+    with suppress(OSError, IndexError), service.connect() as probe:  # it may close without a reply
         return exchange(probe)[0] == 200
     return False
 
