@@ -245,6 +245,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         if (manifest.classes is None) != issubclass(cls, RegressorMixin):
             kind, other = ("numbers", "Regressor") if manifest.classes is None else ("classes", "Classifier")
             raise ArtifactError(f"{str(path)!r} is a model of {kind}; load it by Anytime{other}.load")
+        weights = manifest.provenance.class_weights
         estimator = cls(
             model.groups,
             family=manifest.family,
@@ -255,6 +256,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
             cv=manifest.provenance.folds,
             nested=manifest.provenance.nested,
             epsilon=None if manifest.stopped is None else manifest.stopped.epsilon,
+            class_weight=weights and dict(zip(manifest.classes or (), weights, strict=True)),
             random_state=manifest.provenance.seed or 0,
         )
         estimator._learned = _Learned(None, model)
@@ -424,6 +426,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
         known = self._names if not first else () if self._given_groups is None else self._given_groups.features
+        self._reordered &= not first
         if not is_frame(X, known):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
@@ -444,7 +447,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
                     "`model_.predict` goes without a group"
                 )
                 raise GroupsError(f"X has no column {listed(lacking)}{why}")
-            self._reordered = first and features != [name for name in table.columns if name in set(features)]
+            if first:
+                self._reordered = features != [name for name in table.columns if name in set(features)]
             X = X[features] if hasattr(X, "iloc") else X.select(features)
             table = table_of("X", X)  # other columns may differ between the batches of a stream
         if table.rows < least:

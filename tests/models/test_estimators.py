@@ -678,10 +678,6 @@ WRONG_FITS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: AnytimeRegressor().fit(*frame_of_rows()).predict(frame_of_rows()[0][["b", "a2", "a1"]]),
         "must be in the same order as they were in fit; `model_.predict` finds columns by their names",
     ),
-    "an array after a table in another order": (
-        lambda: AnytimeRegressor({"b": ["b"], "a": ["a1", "a2"]}).fit(*frame_of_rows()).predict(np.zeros((2, 3))),
-        "X has no names of columns",
-    ),
     "a penalty of truth": (lambda: AnytimeRegressor(alpha=True).fit(*frame_of_rows()), "alpha is True; expected a"),
     "no family": (lambda: AnytimeRegressor(family=None).fit(*frame_of_rows()), "family is None; expected one of"),  # type: ignore[arg-type]
     "no thread": (
@@ -702,6 +698,14 @@ def test_an_error_names_its_remedy(name: str, tmp_path: Path, monkeypatch: pytes
     call, says = WRONG_FITS[name]
     assert_refused(call, says, error=AnytimeError)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_array_is_not_read_in_another_order_than_the_table_that_was_fitted() -> None:
+    X, y = frame_of_rows()
+    fitted = AnytimeRegressor({"b": ["b"], "a": ["a1", "a2"]}).partial_fit(X, y).partial_fit(X, y)
+    fitted.predict(X)
+    assert_refused(lambda: fitted.predict(X.to_numpy()), "X has no names of columns", error=TableError)
+    assert len(fitted.fit(X[["b", "a1", "a2"]].to_numpy(), y).predict(X.to_numpy())) == len(X)
 
 
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])

@@ -64,8 +64,8 @@ def report(error: Exception, complete: str = "") -> int:
             message = re.sub("^[a-z_]+(?= is )", lambda name: f"--{name[0].replace('_', '-')}", message)
     elif isinstance(error, TyperException):
         words = error.format_message().rstrip(".").replace("Value error, ", "")  # the words of pydantic
-        if isinstance(error.__cause__, ValidationError):
-            words += f", not {error.__cause__.errors()[0]['input']!r}"
+        given = repr(error.__cause__.errors()[0]["input"]) if isinstance(error.__cause__, ValidationError) else ""
+        words += f", not {given}" if given not in words else ""
         message, code = f"{words}; see 'anytime --help' or 'anytime COMMAND --help'", 2
     elif isinstance(error, MemoryError):
         message = "out of memory; use a machine with more memory, or fewer columns"

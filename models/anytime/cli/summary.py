@@ -176,7 +176,8 @@ def _guarantee(model: Model) -> str:
         return f"none ({guarantee.why})"
     until = f"up to step {guarantee.doubling_until} of {model.steps}"
     if guarantee.doubling_gamma is None:
-        return f"none ({guarantee.why}); after the first with a cost, no step {until} costs more than all before it"
+        doubled = f"; after the first with a cost, no step {until} costs more than all before it"
+        return f"none ({guarantee.why})" + doubled * (guarantee.doubling_until > 1)
     if buys_no_group(model.costs, guarantee.doubling_until):
         spent = model.groups.amount(model.costs[guarantee.doubling_until])
         return f"none (the bound applies only {until}, to budgets of at most {spent}; a quarter of that buys no group)"

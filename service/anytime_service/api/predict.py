@@ -234,7 +234,7 @@ class _SessionEndpoint(Endpoint):
         limit, advice = body_limit(form, self.service.settings)
         check_length(headers, limit, advice)
         exchange.limit_to(limit, advice)
-        error = RequestTimeoutError("the body did not arrive in time; send it at once, or with a deadline")
+        error = RequestTimeoutError("the body did not arrive in time; send it at once")
         timer = asyncio.get_running_loop().call_later(
             self.service.settings.body_timeout_s, lambda: exchange.reply(problem_reply(error))
         )

@@ -2,10 +2,10 @@
 
 The client sends MessagePack: arrays as their bytes, with 4 bytes per number for 32-bit (or smaller) floats and 8 bytes
 otherwise, so it neither converts numbers to text nor rounds them. In an array of numbers a category is the index of its
-level; in one that an extractor of a run returns only if it is text, as in `Runner`. The client sends lists, and arrays
-of text or objects, as lists, in which None is a missing value and a category is its level and a date is text in ISO
-form. The columns of a frame go by their names, which the client compares with those of the model. It ignores fields of
-replies that it does not know, which a newer server may send, and does not validate the values of answers. Any other
+level; in one that an extractor of a run returns, only in a group whose levels are all text. The client sends lists, and
+arrays of text or objects, as lists, in which None is a missing value and a category is its level and a date is text in
+ISO form. The columns of a frame go by their names, which the client compares with those of the model. It ignores fields
+of replies that it does not know, which a newer server may send, and does not validate the values of answers. Any other
 content raises ReplyError.
 """
 

@@ -214,6 +214,10 @@ def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
     written(tmp_path / "a.csv", "n,t\n1,2\n2,7\n")
     written(tmp_path / "b.csv", "t,n\nx,3.5\n")
     written(tmp_path / "_log.txt", "no table")
+    (tmp_path / "words").mkdir()
+    for name, cell in (("a", "true"), ("b", "0")):
+        written(tmp_path / "words" / f"{name}.csv", f"c\n{cell}\n")
+    assert open_table(tmp_path / "words").types(["c"]) == {"c": "text"}
     table = open_table(tmp_path)
     assert table.types(["n", "t"]) == {"n": "number", "t": "text"}
     assert_same(whole(table), {"n": np.array([1.0, 2, 3.5]), "t": np.array(["2", "7", "x"], dtype=object)})
@@ -229,7 +233,10 @@ def test_a_folder_of_other_files_is_one_table(tmp_path: Path) -> None:
         (([2.5, 1.0], ["x", "y"]), "text"),
         ((pa.array([0, 1], pa.timestamp("s")), pa.array([None], pa.float64())), "date"),
         ((pa.array([0, 1], pa.timestamp("s")), [2.5]), "'c' holds date and number; expected one type"),
-        ((pa.array([0, 1], pa.timestamp("s")), ["x"]), "'c' holds date and text; expected one type"),
+        ((pa.array([0, 1], pa.timestamp("s")), ["2024-05-17"]), "text"),
+        ((pa.array([0, 1], pa.timestamp("s")), pa.array([None], pa.string())), "date"),
+        ((pa.array([None], pa.timestamp("s")), [2.5]), "'c' holds date and number; expected one type"),
+        ((pa.array([None], pa.string()), [2, 3]), "integer"),
     ],
 )
 def test_parts_of_a_table_with_other_types_have_a_common_one_or_are_refused(

@@ -80,6 +80,8 @@ def test_the_command_trains_the_model_of_the_estimator(target: str, family: Any,
     words = ["resequence", "m.safetensors", "--cost", "b=0.5", "--data", "t.csv", "--out", "r.safetensors"]
     assert main(words + ["--weights", "w"] * (weights is not None)) == 0
     again = load("r.safetensors")
+    weights_of = [AnytimeClassifier.load(name).class_weight for name in ("m.safetensors", "r.safetensors")]
+    assert weights_of[0] == weights_of[1] is not None
     np.testing.assert_allclose(again.predict_proba("t.csv"), expected.predict_proba(frame[X]), atol=1e-6)
     assert again.manifest.provenance.weights == weights
 

@@ -255,8 +255,8 @@ class Table(ABC):
 class JoinedTable(Table):
     """The rows of several tables with the same columns, one table after the other.
 
-    A column without values has the type of the others. Truth values among numbers are numbers, and whatever stands
-    among text is text; dates have no common type with anything else.
+    A column without values in some of them has the type of the others. Whatever stands among text is text. Stored truth
+    values among numbers are numbers; written ones, as in CSV, are text. Dates among numbers are an error.
     """
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
@@ -287,16 +287,18 @@ class JoinedTable(Table):
         found = [table._types(names, stated) for table in self._tables]
 
         def joined(name: str) -> ReadAs:
-            kinds = {types[name] for types in found}
-            if len(kinds) > 1 and "number" in kinds:
-                parts = zip(self._tables, found, strict=True)
-                numbers = [table for table, types in parts if types[name] == "number"]
-                kinds -= set() if any(_has_numbers(table, name) for table in numbers) else {"number"}
-            if len(kinds) > 1 and "date" in kinds:
-                raise TableError(f"{self.name}: column {name!r} holds {' and '.join(sorted(kinds))}; expected one type")
+            parts = [(types[name], table) for table, types in zip(self._tables, found, strict=True)]
+            kinds = {kind for kind, _ in parts}
+            if len(kinds) > 1 and not kinds <= {"number", "integer"}:
+                kinds = {kind for kind, table in parts if kind == "date" or not _is_empty(table, name)}
+            if kinds <= {"number", "integer"}:
+                return "integer" if kinds == {"integer"} else "number"
             if len(kinds) == 1:
                 return kinds.pop()
-            return "text" if "text" in kinds else "number"
+            if "text" not in kinds and "date" in kinds:
+                raise TableError(f"{self.name}: column {name!r} holds {' and '.join(sorted(kinds))}; expected one type")
+            stored = {table.described(name) for kind, table in parts if kind == "bool"}
+            return "number" if "text" not in kinds and stored == {"bool"} else "text"
 
         return {name: joined(name) for name in names if name not in stated}
 
@@ -315,8 +317,9 @@ class JoinedTable(Table):
             offset += size
 
 
-def _has_numbers(table: Table, name: str) -> bool:
-    return any((~np.isnan(batch.column(name))).any() for batch in table.batches([name], types={name: "number"}))
+def _is_empty(table: Table, name: str) -> bool:
+    cells = (pa.array(batch.columns[name]) for batch in table.batches([name], types={name: "cells"}))
+    return all(pc.all(pc.is_null(each, nan_is_null=True), min_count=0).as_py() for each in cells)
 
 
 def damaged(name: str, kind: str, reason: object) -> AnytimeError:
