@@ -657,7 +657,8 @@ def test_every_parameter_has_an_effect(
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_same_call_has_the_same_result(name: str, desk: list[int], capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = (called(FUNCTIONS[name].call, FUNCTIONS[name].base, desk, capsys) for _ in range(2))
+    runs = [called(FUNCTIONS[name].call, FUNCTIONS[name].base, desk, capsys) for _ in range(3)]
+    first, second = runs[1:]  # the call before them may have trained a model that is kept
     assert first["code"] == 0
     assert {**first, "answer": None} == {**second, "answer": None}  # the answer of a runner states its time
 
