@@ -426,7 +426,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
     def _table(self, X: Any, *, first: bool, least: int = 1, needed: Sequence[str] = ()) -> MemoryTable:
         """Return valid rows as a table; the first determine the columns, and later ones need only those `needed`."""
         known = self._names if not first else () if self._given_groups is None else self._given_groups.features
-        self._reordered &= not first
+        self._reordered &= not first  # a new fit may have another order
         if not is_frame(X, known):
             return self._array_table(X, first=first, least=least)
         X = collected(X)
