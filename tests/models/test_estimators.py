@@ -411,7 +411,7 @@ STORED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def large(linear_by_default: None) -> tuple[Float, Float, Float]:
     """A table whose numbers need no more than single precision, and what is fitted to it."""
-    X, y = table(rows=600_000)
+    X, y = table(rows=900_000)
     X = X.astype(np.float32).astype(np.float64)
     return X, y, AnytimeRegressor(GROUPS, n_jobs=1).fit(X, y).coef_
 

@@ -314,16 +314,10 @@ class Dataset:
         return replace(self, class_weights=tuple(weights.tolist()))
 
     def moments(
-        self,
-        folds: int = 1,
-        *,
-        seed: int = 0,
-        stratified: bool = False,
-        n_jobs: int | None = None,
-        progress: Progress = ignored,
+        self, folds: int = 1, *, seed: int = 0, stratified: bool = False, n_jobs: int | None = None
     ) -> list[Moments]:
-        """Return the moments of each fold of the table, in one pass; `progress` gets the rows of each batch."""
-        blocks = self.blocks(FoldAssigner(folds, seed, stratified=stratified), n_jobs=n_jobs, progress=progress)
+        """Return the moments of each fold of the table, in one pass."""
+        blocks = self.blocks(FoldAssigner(folds, seed, stratified=stratified), n_jobs=n_jobs)
         return self.summed(blocks, folds, n_jobs=n_jobs)
 
     def summed(
@@ -356,7 +350,10 @@ class Dataset:
         n_jobs: int | None = 1,
         progress: Progress = ignored,
     ) -> Iterator[Block]:
-        """Yield the rows from `start` to before `stop` as blocks; `assigner` is at the first and advances with them."""
+        """Yield the rows from `start` to before `stop` as blocks; `progress` gets the number of each block's rows.
+
+        `assigner` is at the first row and advances with them.
+        """
         batch_rows = self.table.block_rows(len(self.groups.features), jobs_of(n_jobs))
         expansion = None if self.terms.is_identity else self.terms
         for rows in self.rows(batch_rows, start=start, stop=stop):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -112,6 +112,8 @@ class Sample:
 
     def part(self, chosen: Bool | slice) -> Sample:
         """Return some of the rows."""
+        if not isinstance(chosen, slice) and chosen.all():
+            return self
         columns = {name: values[chosen] for name, values in self.columns.items()}
         weights = None if self.weights is None else self.weights[chosen]
         numbers = self.numbers[chosen] if len(self.numbers) else self.numbers
@@ -126,29 +128,48 @@ class Sample:
         return cls(columns, np.concatenate(weights) if weights else None, numbers, is_whole=whole)
 
 
-def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int = 0) -> Sample:
-    """Return a uniform sample of the rows of all batches; all of them if they are `rows` or fewer.
+class Sampler:
+    """Keeps a uniform sample of the rows of all batches; all of them if they are `limit` or fewer.
 
     Each row draws a number, and the rows with the smallest numbers are the sample. So the sample depends neither on the
     size of the batches nor on the number of rows after it.
     """
-    rng = np.random.default_rng(seed)
-    keys = np.empty(0)
-    parts: list[Sample] = []
-    limit, bound = rows or 1, 1.0
+
+    def __init__(self, limit: int, seed: int) -> None:
+        self.limit, self._rng, self._bound = limit, np.random.default_rng(seed), 1.0
+        self._keys, self._parts = np.empty(0), list[Sample]()
+
+    def add(self, rows: int, part: Callable[[Bool], Sample]) -> None:
+        """Draw from the next rows; `part` returns those that stay, (rows,)."""
+        drawn = self._rng.random(rows)
+        chosen = drawn < self._bound
+        if self._parts and not chosen.any():
+            return
+        self._keys = np.concatenate([self._keys, drawn[chosen]])
+        self._parts.append(part(chosen))
+        if 4 * len(self._keys) > 5 * self.limit:  # a quarter more is stored at most
+            self._shorten()
+
+    def _shorten(self) -> None:
+        self._bound = float(np.partition(self._keys, self.limit)[self.limit])
+        inside = self._keys < self._bound
+        self._parts, self._keys = [Sample._joined(self._parts).part(inside)], self._keys[inside]
+
+    def sample(self) -> Sample:
+        if len(self._keys) > self.limit:
+            self._shorten()
+        if len(self._parts) > 1:
+            self._parts = [Sample._joined(self._parts)]
+        return self._parts[0] if self._parts else Sample({})
+
+
+def sample_of(batches: Iterable[Sample], rows: int | None = None, *, seed: int = 0) -> Sample:
+    """Return a uniform sample of the rows of all batches, as `Sampler`."""
+    sampler = None
     for batch in batches:
-        drawn = rng.random(batch.rows)
-        limit = rows or sample_size(len(batch.columns))
-        chosen = drawn < bound
-        keys = np.concatenate([keys, drawn[chosen]])
-        parts.append(batch if chosen.all() else batch.part(chosen))
-        if len(keys) > 2 * limit:
-            bound = float(np.partition(keys, limit)[limit])
-            parts = [Sample._joined(parts).part(keys < bound)]
-            keys = keys[keys < bound]
-    if len(keys) > limit:
-        return Sample._joined(parts).part(keys < np.partition(keys, limit)[limit])
-    return Sample({}) if not parts else parts[0] if len(parts) == 1 else Sample._joined(parts)
+        sampler = sampler or Sampler(rows or sample_size(len(batch.columns)), seed)
+        sampler.add(batch.rows, batch.part)
+    return Sample({}) if sampler is None else sampler.sample()
 
 
 _KINDS: Mapping[str, Kind] = {"b": "bool", "i": "integer", "u": "integer"}

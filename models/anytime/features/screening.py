@@ -29,7 +29,7 @@ CELLS = 8
 
 SCREENED_ROWS = 10_000
 SCREENED_CUTS = 2**28
-"""Largest number of rows times cuts of a sample, 1 GiB: a sample of a wide table has fewer rows."""
+"""Largest number of rows times cuts of a sample, 256 MiB: a sample of a wide table has fewer rows."""
 
 MIN_SHARE = 0.005
 """Share of the weights that each quadrant has at least: the mean of a few rows is noise."""
@@ -49,7 +49,7 @@ REFINED = 500
 first."""
 
 BLOCK = 448
-"""Cuts whose products with all others are computed at once."""
+"""Cuts whose products with as many others are computed at once."""
 
 
 def screened_rows(columns: int) -> int:
@@ -74,8 +74,9 @@ class Screen:
         x = expansion.clamped(X)[0]
         cuts = [_cuts(column, values) for column, values in zip(expansion.columns, x, strict=True)]
         places = np.flatnonzero([len(each) for each in cuts])
-        inside = np.concatenate(cuts, dtype=np.float32)
-        return Screen(expansion, x, _Cuts(inside, np.cumsum([0, *(len(cuts[j]) for j in places)])), places)
+        return Screen(
+            expansion, x, _Cuts(np.concatenate(cuts), np.cumsum([0, *(len(cuts[j]) for j in places)])), places
+        )
 
     def ranked(
         self, residuals: Float, weights: Float, count: int, *, chance: float | None = None, rows: slice = slice(None)
@@ -136,7 +137,7 @@ def _parts(residuals: Float, weights: Float) -> NDArray[np.float32]:
 class _Cuts:
     """Which rows are inside the cuts of some columns: (cuts, n), those of column k from `starts[k]`."""
 
-    inside: NDArray[np.float32]
+    inside: Bool
     starts: Index
 
     def of_columns(self, columns: Index, most: int = CELLS) -> _Cuts:
@@ -149,18 +150,26 @@ class _Cuts:
         first = self.starts[start]
         return _Cuts(self.inside[first : self.starts[stop]], self.starts[start : stop + 1] - first)
 
+    def blocks(self) -> list[tuple[int, int]]:
+        """Return columns from one to before another whose cuts are compared at once."""
+        edges = np.searchsorted(self.starts, np.arange(0, self.starts[-1], BLOCK))
+        return [*pairwise(np.unique([*edges, len(self.starts) - 1]).tolist())]
+
     def all_gains(self, parts: NDArray[np.float32]) -> Float:
         """Return the gains (columns, columns) of all pairs, defined above the diagonal."""
         count = len(self.starts) - 1
         gains = np.zeros((count, count))
-        edges = [*np.searchsorted(self.starts, np.arange(0, self.starts[-1], BLOCK)), count]
-        for a, b in pairwise(np.unique(edges).tolist()):
+        for a, b in self.blocks():
             gains[a:b, a:] = self.some(a, b).gains(self.some(a, count), parts)
         return gains
 
     def gains(self, other: _Cuts, parts: NDArray[np.float32]) -> Float:
         """Return the gain of the best cuts of each of these columns and each of the others, (columns, columns)."""
-        n, *sums = (self._quadrants(other, part) for part in parts)
+        return np.hstack([self._gains(other.some(a, b), parts) for a, b in other.blocks()])
+
+    def _gains(self, other: _Cuts, parts: NDArray[np.float32]) -> Float:
+        inside = other.inside.astype(np.float32)
+        n, *sums = (self._quadrants(inside, part) for part in parts)
         least = MIN_SHARE * n.sum(axis=0)[0, 0]
         inverse = 1.0 / np.maximum(n, least)
         squares = np.zeros(n.shape[1:])
@@ -170,10 +179,10 @@ class _Cuts:
         best = np.maximum.reduceat(best, other.starts[:-1], axis=1)
         return np.asarray(np.maximum.reduceat(best, self.starts[:-1], axis=0))
 
-    def _quadrants(self, other: _Cuts, part: NDArray[np.float32]) -> Float:
+    def _quadrants(self, other: NDArray[np.float32], part: NDArray[np.float32]) -> Float:
         """Return the sums (4, cuts, cuts) inside both cuts, in the first only, in the second only, and in neither."""
-        both = ((self.inside * part) @ other.inside.T).astype(np.float64)
-        first, second = (self.inside @ part).astype(np.float64)[:, np.newaxis], other.inside @ part
+        both = ((self.inside * part) @ other.T).astype(np.float64)
+        first, second = (self.inside @ part).astype(np.float64)[:, np.newaxis], other @ part
         return np.stack([both, first - both, second - both, part.sum(dtype=np.float64) - first - second + both])
 
 

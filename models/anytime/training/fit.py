@@ -43,7 +43,7 @@ from anytime.training.model_selection import (
     selected_terms,
 )
 from anytime.training.options import Options
-from anytime.training.pairs import MIN_ROWS, Rows, with_pairs
+from anytime.training.pairs import MIN_ROWS, Rows, are_sought, with_pairs
 from anytime.types import Float, Index
 
 WORSE_ERRORS, WORSE_SHARE, WORSE_PART = 2.0, 0.1, 1e-6
@@ -238,8 +238,9 @@ def paired(candidates: Candidates, rows: Rows | None, options: Options) -> Candi
     They stay if it requests none, or the groups state pairs. "auto" needs folds, and as many rows as coefficients.
     """
     terms, moments = candidates.terms, candidates.terms.moments
-    few = len(terms.parts) == 1 or moments.rows < max(MIN_ROWS, moments.features * moments.responses)
-    if rows is None or options.pairs == 0 or terms.expansion.products or (options.pairs == "auto" and few):
+    few = moments.rows < max(MIN_ROWS, moments.features * moments.responses)
+    sought = are_sought(options, terms.expansion.groups, len(terms.parts))
+    if rows is None or not sought or (options.pairs == "auto" and few):
         return candidates
     found = with_pairs(terms, rows, options)
     return candidates if found is None else Candidates(found[0], candidates.choice, found[1:])

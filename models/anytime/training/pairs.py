@@ -11,8 +11,9 @@ likelihood, the deviance must be clearly smaller, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from anytime.data.dataset import ColumnError
 from anytime.errors import TrainingError
 from anytime.features.bases import Choice
 from anytime.features.expansion import Expansion
-from anytime.features.learning import Sample, sample_of
+from anytime.features.learning import Sample, Sampler
 from anytime.features.screening import Screen, screened_rows
 from anytime.groups import FeatureGroups, Pair
 from anytime.model.prefixes import prefix_models
@@ -32,7 +33,7 @@ from anytime.moments.moments import Moments
 from anytime.training.least_squares import split
 from anytime.training.model_selection import HINGES_GAIN, Errors, Terms, with_rows
 from anytime.training.options import Options
-from anytime.types import Index
+from anytime.types import Bool, Index
 
 AUTO_PAIRS = 16
 """Maximum number of pairs that "auto" keeps."""
@@ -48,11 +49,39 @@ SLICE = 4_096
 
 
 class Rows(Protocol):
-    """A table for training. Its iteration reads the rows."""
+    """A table for training."""
 
-    def __iter__(self) -> Iterator[Block]: ...
+    def screened(self) -> Sample:
+        """Return the rows that pairs are screened on, as `Screened`."""
 
     def moments(self, groups: FeatureGroups) -> Sequence[Moments]: ...
+
+
+class Screened:
+    """Keeps the rows that pairs are screened on, a sample of all: columns "X", "Y", "weights" and "folds"."""
+
+    def __init__(self, columns: int, seed: int) -> None:
+        self._sampler = Sampler(screened_rows(columns), seed)
+
+    def sample(self) -> Sample:
+        return self._sampler.sample()
+
+    def add(self, block: Block) -> Block:
+        """Draw from the rows of a block; return it."""
+        for start in range(0, len(block.Y), SLICE):
+            self._sampler.add(min(SLICE, len(block.Y) - start), partial(_drawn, block, start))
+        return block
+
+
+def _drawn(block: Block, start: int, chosen: Bool) -> Sample:
+    rows = start + np.flatnonzero(chosen)
+    folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
+    return Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds})
+
+
+def are_sought(options: Options, groups: FeatureGroups, folds: int) -> bool:
+    """Return whether the options look for pairs in rows of these groups: "auto" needs folds."""
+    return options.by.pairs and options.pairs != 0 and not groups.pairs and (options.pairs != "auto" or folds > 1)
 
 
 def with_pairs(terms: Terms, rows: Rows, options: Options) -> tuple[Terms, str] | None:
@@ -128,11 +157,9 @@ def _screened(terms: Terms, rows: Rows, options: Options) -> tuple[Screen, list[
 
     With "auto", also those of the first half of the folds alone, and of the second, as many as of all rows.
     """
-    sample = sample_of(_batches(rows), screened_rows(len(terms.expansion.columns)), seed=options.seed).columns
+    sample = rows.screened().columns
     order = np.argsort(sample["folds"], kind="stable")
     X, Y, weights, folds = (np.asarray(sample[name][order], np.float64) for name in ("X", "Y", "weights", "folds"))
-    if not len(Y):
-        raise TrainingError("no row that pairs are screened on has a positive weight; expected some")
     gram, every, alpha = terms.gram, np.arange(terms.moments.features), options.grid[0]
     if len(options.grid) > 1:
         alpha = _best_penalty(terms, every, options)
@@ -156,14 +183,3 @@ def _best_penalty(terms: Terms, columns: Index, options: Options) -> float:
     alphas, folds = options.grid[::4], split(terms.parts)
     errors = [fold.errors(columns, np.array([len(columns)]), alphas)[:, 0] for fold in folds]
     return alphas[int(np.average(errors, axis=0, weights=[fold.weight for fold in folds]).argmin())]
-
-
-def _batches(blocks: Iterable[Block]) -> Iterator[Sample]:
-    """Yield the rows that have weight."""
-    for block in blocks:
-        used = block.row_weights > 0
-        for start in range(0, len(used), SLICE):
-            rows = start + np.flatnonzero(used[start : start + SLICE])
-            folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
-            of_rows = {"Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds}
-            yield Sample({"X": dense(block.X[rows]), **of_rows})

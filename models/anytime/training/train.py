@@ -28,7 +28,7 @@ from anytime.errors import GroupsError, TrainingError, refuse, suggestion
 from anytime.families import default_family, family_of
 from anytime.features.bases import MIN_LEVEL_ROWS
 from anytime.features.expansion import Expansion
-from anytime.features.learning import sample_size
+from anytime.features.learning import Sample, sample_size
 from anytime.folds import FoldAssigner
 from anytime.groups import FeatureGroups
 from anytime.model.model import Model
@@ -40,6 +40,7 @@ from anytime.training.fit import ALL, Candidates, Fit, fit, paired, provenance
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.model_selection import Terms, Validation
 from anytime.training.options import FOLDS, Options
+from anytime.training.pairs import Screened, are_sought
 from anytime.training.prices import DefaultFamily, affordable, affordable_levels, family_of_classes
 from anytime.types import FamilyName, Float
 
@@ -137,6 +138,8 @@ class TrainingTable(Source):
         Threads of a pass.
     cluster : Cluster | None
         Where the rows are read; None is this process.
+    drawn : Screened | None
+        The rows that pairs are screened on, if a pass drew them.
     """
 
     dataset: Dataset
@@ -145,6 +148,7 @@ class TrainingTable(Source):
     family: DefaultFamily | None = None
     jobs: int | None = None
     cluster: Cluster | None = None
+    drawn: Screened | None = None
 
     @classmethod
     def of(cls, dataset: Dataset, found: Survey, **more: Any) -> Self:
@@ -163,24 +167,30 @@ class TrainingTable(Source):
             **more,
         )
 
-    def moments(self, groups: FeatureGroups | None = None) -> Sequence[Moments]:
-        """Return the moments of each fold; with other `groups`, of their terms, within other work that is shown."""
+    def moments(self, groups: FeatureGroups | None = None, drawn: Screened | None = None) -> Sequence[Moments]:
+        """Return the moments of each fold; with other `groups`, of their terms, within other work that is shown.
+
+        In this process, `drawn` draws from the rows.
+        """
         dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         check_memory(dataset.terms.size, self.folds)
-        seed, by_class = self.options.seed, self.target.family.by_class
         progress = self.observer.progress if groups is None else unseen
         with progress(f"reading {self.name}", self.found.used) as advance:
-            if self.cluster is None:
-                return dataset.moments(self.folds, seed=seed, stratified=by_class, n_jobs=self.jobs, progress=advance)
-            return self.cluster.moments(dataset, self.folds, seed=seed, stratified=by_class, progress=advance)
+            if self.cluster is not None:
+                seed, by_class = self.options.seed, self.target.family.by_class
+                return self.cluster.moments(dataset, self.folds, seed=seed, stratified=by_class, progress=advance)
+            blocks = dataset.blocks(self._assigner, n_jobs=self.jobs, progress=advance)
+            return dataset.summed(blocks if drawn is None else map(drawn.add, blocks), self.folds, n_jobs=self.jobs)
 
     def read(self) -> tuple[Self, Sequence[Moments]]:
         """Return the rows and the moments of each fold; without columns whose values have no moments, if others remain.
 
         Such values are infinite, or too large or too small to square.
         """
+        sought = self.cluster is None and are_sought(self.options, self.groups, self.folds)
+        drawn = Screened(len(self.groups.features), self.options.seed) if sought else None
         try:
-            return self, self.moments()
+            return replace(self, drawn=drawn), self.moments(drawn=drawn)
         except ColumnError as error:
             if error.column not in self.groups.features:
                 raise
@@ -195,9 +205,20 @@ class TrainingTable(Source):
         found = paired(Candidates(terms, ALL), source, source.options)
         return source.groups.with_pairs(found.terms.expansion.groups.pairs)
 
+    def screened(self) -> Sample:
+        """Return the rows that pairs are screened on, by another pass if none drew them."""
+        drawn = self.drawn or Screened(len(self.groups.features), self.options.seed)
+        if self.drawn is None:
+            for block in self:
+                drawn.add(block)
+        return drawn.sample()
+
+    @property
+    def _assigner(self) -> FoldAssigner:
+        return FoldAssigner(self.folds, self.options.seed, stratified=self.target.family.by_class)
+
     def __iter__(self) -> Iterator[Block]:
-        by_class = self.target.family.by_class
-        return self.dataset.blocks(FoldAssigner(self.folds, self.options.seed, stratified=by_class))
+        return self.dataset.blocks(self._assigner)
 
     def observed(self) -> Observations | None:
         """Return the rows themselves, in the same folds, for a likelihood."""
@@ -504,7 +525,7 @@ def train(
     with observer.working(f"ordering {len(source.groups)} groups and fitting every prefix"):
         if validation is not None:
             held = validation(source.groups, source.target.family.label)
-        rows = source if isinstance(source, TrainingTable) and options.by.pairs else None
+        rows = source if isinstance(source, TrainingTable) else None
         fitted = fit(parts, source.groups, options, source.observed(), validation=held, rows=rows)
     known = Source(**{each.name: getattr(source, each.name) for each in fields(Source)})
     seed = options.seed if isinstance(source, TrainingTable) else None  # moments do not record that of their folds
@@ -587,4 +608,4 @@ def extended(
         parts = source.moments()
     empty = replace(source.dataset, table=table_of("memory", np.empty((0, 1)), ("none",)))
     found, options = replace(source.found, sample=None), replace(source.options, pairs=0)
-    return Stream((), assigner, parts, replace(source, dataset=empty, found=found, options=options))
+    return Stream((), assigner, parts, replace(source, dataset=empty, found=found, options=options, drawn=None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from anytime import AnytimeClassifier, AnytimeRegressor, certify, load
 from anytime.cli.main import main
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
+from anytime.features.screening import SCREENED_ROWS
 from anytime.groups import ColumnBasis, FeatureGroups, PairSide, load_groups, write_groups
 from anytime.loaded import LoadedModel
 from anytime.moments.accumulate import fold_moments_of
@@ -391,6 +392,27 @@ def test_weights_and_folds_reach_the_screening() -> None:
     weights = np.where(np.arange(3000) < 2000, 1.0, 0.0)
     found = AnytimeRegressor(alpha="cv", pairs=2, cv=4).fit(X, y, sample_weight=weights)
     assert pairs_of(found) == {("x2", "x3"), ("x4", "x5")}
+
+
+def test_the_pass_that_sums_the_moments_draws_the_rows_to_screen() -> None:
+    X, y = interacting(25_000, 6)  # more than are screened
+    weights = np.where(np.arange(25_000) % 5 == 0, 0.0, 1.0 + np.arange(25_000) % 3)
+    names = [f"x{j}" for j in range(8)]
+    groups = load_groups({"groups": [{"name": name, "features": [name], "cost": 1.0} for name in names]})
+    table = training.table_of("rows", np.column_stack([X, y, weights]), [*names, "y", "w"])
+    roles = training.Roles(groups, ("y",), weights="w")
+    source, _ = training.open_training(table, roles, Options(n_jobs=2)).read()
+    drawn, again = (each.screened() for each in (source, replace(source, drawn=None)))
+    assert drawn.rows == SCREENED_ROWS
+    assert {name: values.tolist() for name, values in drawn.columns.items()} == {
+        name: values.tolist() for name, values in again.columns.items()
+    }
+    places = {value: row for row, value in enumerate(X[:, 0])}
+    rows = [places[value] for value in drawn.columns["X"][:, 0]]
+    assert drawn.columns["weights"].tolist() == weights[rows].tolist()
+    assert drawn.columns["Y"][:, 0].tolist() == y[rows].tolist()
+    assert min(rows) < 100  # of all rows, not only of the first or the last
+    assert max(rows) > 24_900
 
 
 @pytest.mark.parametrize(
