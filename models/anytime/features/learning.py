@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +150,25 @@ class Sampler:
         self._parts.append(part(chosen))
         if 4 * len(self._keys) > 5 * self.limit:  # a quarter more is stored at most
             self._shorten()
+
+    def split(self, rows: Sequence[int]) -> list[Self]:
+        """Return a sampler for each of some consecutive parts of all rows, given their numbers.
+
+        Each stores only rows of the sample, and `extend` joins them.
+        """
+        whole, total, parts = deepcopy(self), sum(rows), [deepcopy(self) for _ in rows]
+        for start in range(0, total, self.limit):
+            whole.add(min(self.limit, total - start), lambda _chosen: Sample({}))
+        whole.sample()
+        for part, before in zip(parts, np.cumsum([0, *rows]).tolist(), strict=False):
+            part._bound = whole._bound
+            part._rng.bit_generator.advance(before)  # type: ignore[attr-defined]  # PCG64 draws once per number
+        return parts
+
+    def extend(self, following: Self) -> None:
+        """Add the sample of the rows after those so far."""
+        self._keys = np.concatenate([self._keys, following._keys])
+        self._parts = [*self._parts, *following._parts]
 
     def _shorten(self) -> None:
         self._bound = float(np.partition(self._keys, self.limit)[self.limit])

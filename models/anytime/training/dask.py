@@ -15,12 +15,13 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, reduce
 from importlib import import_module
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from anytime.moments.accumulate import Block
 from anytime.moments.moments import Gram, Moments
 from anytime.target import Target
 from anytime.training.likelihood import Observations, Observed
+from anytime.training.pairs import Screened
 from anytime.types import Float, Index
 
 if TYPE_CHECKING:
@@ -58,11 +60,25 @@ class Cluster:
         self._gathered_values = gathered_values
 
     def moments(
-        self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False, progress: Progress = ignored
+        self,
+        dataset: Dataset,
+        folds: int = 1,
+        *,
+        seed: int = 0,
+        stratified: bool = False,
+        progress: Progress = ignored,
+        drawn: Screened | None = None,
     ) -> list[Moments]:
-        """Return the moments of each fold, as `Dataset.moments`; `progress` gets the number of rows of each part."""
+        """Return the moments of each fold, as `Dataset.moments`; `progress` gets the number of rows of each part.
+
+        `drawn` draws from the rows.
+        """
         parts, tallies = self._parts(dataset, folds, seed, stratified=stratified)
-        futures = [self._client.submit(moments_of_part, part, pure=False) for part in parts]
+        draws = [None] * len(parts) if drawn is None else drawn.split([tally.rows for tally in tallies])
+        futures = [
+            self._client.submit(moments_of_part, part, draw, pure=False)
+            for part, draw in zip(parts, draws, strict=True)
+        ]
         sizes = {future.key: tally.rows for future, tally in zip(futures, tallies, strict=True)}
         for future in distributed().as_completed(futures):
             with cluster_errors():
@@ -72,7 +88,10 @@ class Cluster:
             pairs = [futures[i : i + 2] for i in range(0, len(futures), 2)]
             futures = [self._client.submit(merged, *pair, pure=False) if pair[1:] else pair[0] for pair in pairs]
         with cluster_errors():
-            return list(futures[0].result())
+            found, of_parts = futures[0].result()
+        if drawn is not None:
+            drawn.extend(of_parts)
+        return list(found)
 
     def observed(self, dataset: Dataset, folds: int = 1, *, seed: int = 0, stratified: bool = False) -> Observations:
         """Return the rows to fit a likelihood on: here if they are few, or with the workers that read them."""
@@ -156,16 +175,25 @@ def blocks_of_part(part: Part) -> list[Block]:
     return list(part.blocks())
 
 
-def moments_of_part(part: Part) -> list[Moments]:
+Summed: TypeAlias = tuple[list[Moments], Screened | None]
+"""The moments of each fold of some rows, and what was drawn from these."""
+
+
+def moments_of_part(part: Part, draw: Screened | None) -> Summed:
     use_one_blas_thread()
-    data, folds = part.dataset, part.assigner.folds
+    data, folds, draw = part.dataset, part.assigner.folds, deepcopy(draw)  # for another worker, if this one is lost
     empty = Moments.empty(data.terms.size, len(data.target.responses))
-    return data.summed(part.blocks(), folds, n_jobs=1, before=[empty] * folds)
+    blocks = part.blocks() if draw is None else draw.drawn(part.blocks())
+    return data.summed(blocks, folds, n_jobs=1, before=[empty] * folds), draw
 
 
-def merged(one: list[Moments], other: list[Moments]) -> list[Moments]:
+def merged(one: Summed, other: Summed) -> Summed:
     use_one_blas_thread()
-    return [a.merge(b) for a, b in zip(one, other, strict=True)]
+    (parts, drawn), (more, further) = one, other
+    if drawn is not None and further is not None:
+        drawn = copy(drawn)
+        drawn.extend(further)
+    return [a.merge(b) for a, b in zip(parts, more, strict=True)], drawn
 
 
 @cache

@@ -11,7 +11,7 @@ likelihood, the deviance must be clearly smaller, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -57,26 +57,26 @@ class Rows(Protocol):
     def moments(self, groups: FeatureGroups) -> Sequence[Moments]: ...
 
 
-class Screened:
+class Screened(Sampler):
     """Keeps the rows that pairs are screened on, a sample of all: columns "X", "Y", "weights" and "folds"."""
 
-    def __init__(self, columns: int, seed: int) -> None:
-        self._sampler = Sampler(screened_rows(columns), seed)
-
-    def sample(self) -> Sample:
-        return self._sampler.sample()
-
-    def add(self, block: Block) -> Block:
-        """Draw from the rows of a block; return it."""
-        for start in range(0, len(block.Y), SLICE):
-            self._sampler.add(min(SLICE, len(block.Y) - start), partial(_drawn, block, start))
-        return block
+    def drawn(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield the blocks, after drawing from the rows of each."""
+        for block in blocks:
+            for start in range(0, len(block.Y), SLICE):
+                self.add(min(SLICE, len(block.Y) - start), partial(_drawn, block, start))
+            yield block
 
 
 def _drawn(block: Block, start: int, chosen: Bool) -> Sample:
     rows = start + np.flatnonzero(chosen)
     folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
     return Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds})
+
+
+def screened(options: Options, groups: FeatureGroups) -> Screened:
+    """Return what draws the rows."""
+    return Screened(screened_rows(len(groups.features)), options.seed)
 
 
 def are_sought(options: Options, groups: FeatureGroups, folds: int) -> bool:

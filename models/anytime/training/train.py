@@ -40,7 +40,7 @@ from anytime.training.fit import ALL, Candidates, Fit, fit, paired, provenance
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.model_selection import Terms, Validation
 from anytime.training.options import FOLDS, Options
-from anytime.training.pairs import Screened, are_sought
+from anytime.training.pairs import Screened, are_sought, screened
 from anytime.training.prices import DefaultFamily, affordable, affordable_levels, family_of_classes
 from anytime.types import FamilyName, Float
 
@@ -139,7 +139,7 @@ class TrainingTable(Source):
     cluster : Cluster | None
         Where the rows are read; None is this process.
     drawn : Screened | None
-        The rows that pairs are screened on, if a pass drew them.
+        The rows that pairs are screened on, which `read` drew if the options look for pairs.
     """
 
     dataset: Dataset
@@ -170,7 +170,7 @@ class TrainingTable(Source):
     def moments(self, groups: FeatureGroups | None = None, drawn: Screened | None = None) -> Sequence[Moments]:
         """Return the moments of each fold; with other `groups`, of their terms, within other work that is shown.
 
-        In this process, `drawn` draws from the rows.
+        `drawn` draws from the rows.
         """
         dataset = self.dataset if groups is None else replace(self.dataset, groups=groups)
         check_memory(dataset.terms.size, self.folds)
@@ -178,17 +178,19 @@ class TrainingTable(Source):
         with progress(f"reading {self.name}", self.found.used) as advance:
             if self.cluster is not None:
                 seed, by_class = self.options.seed, self.target.family.by_class
-                return self.cluster.moments(dataset, self.folds, seed=seed, stratified=by_class, progress=advance)
+                return self.cluster.moments(
+                    dataset, self.folds, seed=seed, stratified=by_class, progress=advance, drawn=drawn
+                )
             blocks = dataset.blocks(self._assigner, n_jobs=self.jobs, progress=advance)
-            return dataset.summed(blocks if drawn is None else map(drawn.add, blocks), self.folds, n_jobs=self.jobs)
+            return dataset.summed(blocks if drawn is None else drawn.drawn(blocks), self.folds, n_jobs=self.jobs)
 
     def read(self) -> tuple[Self, Sequence[Moments]]:
         """Return the rows and the moments of each fold; without columns whose values have no moments, if others remain.
 
         Such values are infinite, or too large or too small to square.
         """
-        sought = self.cluster is None and are_sought(self.options, self.groups, self.folds)
-        drawn = Screened(len(self.groups.features), self.options.seed) if sought else None
+        sought = are_sought(self.options, self.groups, self.folds)
+        drawn = screened(self.options, self.groups) if sought else None
         try:
             return replace(self, drawn=drawn), self.moments(drawn=drawn)
         except ColumnError as error:
@@ -206,12 +208,9 @@ class TrainingTable(Source):
         return source.groups.with_pairs(found.terms.expansion.groups.pairs)
 
     def screened(self) -> Sample:
-        """Return the rows that pairs are screened on, by another pass if none drew them."""
-        drawn = self.drawn or Screened(len(self.groups.features), self.options.seed)
-        if self.drawn is None:
-            for block in self:
-                drawn.add(block)
-        return drawn.sample()
+        """Return the rows that pairs are screened on, which `read` drew."""
+        assert self.drawn is not None  # noqa: S101  (it draws wherever the options look for pairs)
+        return self.drawn.sample()
 
     @property
     def _assigner(self) -> FoldAssigner:

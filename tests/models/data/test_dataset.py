@@ -14,6 +14,7 @@ from anytime.cli.main import main
 from anytime.data.dataset import Dataset, infinite_columns
 from anytime.data.formats import open_table
 from anytime.data.survey import check_words, settle_target, survey
+from anytime.folds import FoldAssigner
 from anytime.groups import load_groups
 from anytime.target import Target, labels
 from models.refusals import assert_refused
@@ -290,8 +291,9 @@ def test_moments_are_the_same_to_the_bit_for_any_number_of_threads(tmp_path: Pat
 
 def test_progress_counts_every_row_once(tmp_path: Path) -> None:
     progressed: list[int] = []
-    dataset(write(tmp_path, large())).moments(progress=progressed.append)
-    assert sum(progressed) == 40_000
+    blocks = dataset(write(tmp_path, large())).blocks(FoldAssigner(1, 0, stratified=False), progress=progressed.append)
+    assert progressed == []
+    assert sum(len(block.Y) for block in blocks) == sum(progressed) == 40_000
     assert len(progressed) > 1
 
 

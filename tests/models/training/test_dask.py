@@ -28,6 +28,7 @@ from anytime.training.dask import Cluster, ClusterDesign, ClusterObserved, spans
 from anytime.training.fit import fit
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.options import Options
+from anytime.training.pairs import Screened
 from anytime.types import FamilyName
 from models.commands import Capture, refusal
 from models.present import present
@@ -117,6 +118,18 @@ def test_moments_are_those_of_one_process(how: str, cluster: Cluster, folder: Pa
     ours, theirs = (fit(parts, groups(), Options(alpha=1e-3)) for parts in (found, expected))
     assert ours.sequence.columns.tolist() == theirs.sequence.columns.tolist()
     np.testing.assert_allclose(ours.prefixes.packed, theirs.prefixes.packed, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("limit", [300, 10**6])
+def test_workers_draw_the_rows_that_one_process_draws(limit: int, cluster: Cluster, folder: Path) -> None:
+    data = dataset(folder, weights="w")
+    ours, theirs = Screened(limit, 7), Screened(limit, 7)
+    assert_same(cluster.moments(data, 3, drawn=ours), data.moments(3))
+    rows = sum(len(block.Y) for block in theirs.drawn(data.blocks(FoldAssigner(3, 0, stratified=False))))
+    found, expected = ours.sample(), theirs.sample()
+    assert found.rows == expected.rows == min(limit, rows)
+    for name, values in expected.columns.items():
+        np.testing.assert_array_equal(found.columns[name], values)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 
 from anytime import AnytimeClassifier, AnytimeRegressor, certify, load
 from anytime.cli.main import main
+from anytime.data.formats.memory import table_of
 from anytime.errors import TrainingError
 from anytime.features.expansion import Expansion
 from anytime.features.screening import SCREENED_ROWS
@@ -399,20 +400,20 @@ def test_the_pass_that_sums_the_moments_draws_the_rows_to_screen() -> None:
     weights = np.where(np.arange(25_000) % 5 == 0, 0.0, 1.0 + np.arange(25_000) % 3)
     names = [f"x{j}" for j in range(8)]
     groups = load_groups({"groups": [{"name": name, "features": [name], "cost": 1.0} for name in names]})
-    table = training.table_of("rows", np.column_stack([X, y, weights]), [*names, "y", "w"])
+    table = table_of("rows", np.column_stack([X, y, weights]), [*names, "y", "w"])
     roles = training.Roles(groups, ("y",), weights="w")
-    source, _ = training.open_training(table, roles, Options(n_jobs=2)).read()
-    drawn, again = (each.screened() for each in (source, replace(source, drawn=None)))
-    assert drawn.rows == SCREENED_ROWS
-    assert {name: values.tolist() for name, values in drawn.columns.items()} == {
-        name: values.tolist() for name, values in again.columns.items()
-    }
-    places = {value: row for row, value in enumerate(X[:, 0])}
-    rows = [places[value] for value in drawn.columns["X"][:, 0]]
-    assert drawn.columns["weights"].tolist() == weights[rows].tolist()
-    assert drawn.columns["Y"][:, 0].tolist() == y[rows].tolist()
-    assert min(rows) < 100  # of all rows, not only of the first or the last
-    assert max(rows) > 24_900
+    source, parts = training.open_training(table, roles, Options(n_jobs=2)).read()
+    drawn = source.screened().columns
+    used = np.flatnonzero(weights)
+    assert sum(part.rows for part in parts) == len(used)
+    numbers = np.random.default_rng(Options().seed).random(len(used))  # each row draws one, and the smallest stay
+    rows = used[np.sort(np.argsort(numbers)[:SCREENED_ROWS])]
+    np.testing.assert_array_equal(drawn["X"], X[rows])
+    np.testing.assert_array_equal(drawn["Y"][:, 0], y[rows])
+    np.testing.assert_array_equal(drawn["weights"], weights[rows])
+    counts = np.bincount(drawn["folds"].astype(int))
+    assert len(counts) == len(parts)
+    assert (counts <= [part.rows for part in parts]).all()
 
 
 @pytest.mark.parametrize(
