@@ -1,12 +1,12 @@
 """Pairs of columns: products that explain most of what a sum over columns leaves.
 
-Least squares on the selected terms leaves residuals. A sample of these screens all pairs of columns
-(`anytime.features.screening`), and one more pass over the rows adds the products of the best as terms. With "auto", a
-pair must gain more than chance explains, and the folds choose the number of pairs: the smallest whose error is within
-one standard error of the least, and none unless their error is clearly smaller than without pairs. The standard error
-is that of the difference within folds. Half of the folds screen the pairs whose errors the others measure, and the
-other way round; the model then has the best pairs of all rows. The error is that of all groups by least squares; for a
-likelihood, the deviance must be clearly smaller, too.
+Least squares on the selected terms leaves residuals. Those of a sample of the rows, drawn while their moments were
+summed, screen all pairs of columns (`anytime.features.screening`), and one more pass over the rows adds the products of
+the best as terms. With "auto", a pair must gain more than chance explains, and the folds choose the number of pairs:
+the smallest whose error is within one standard error of the least, and none unless their error is clearly smaller than
+without pairs. The standard error is that of the difference within folds. Half of the folds screen the pairs whose
+errors the others measure, and the other way round; the model then has the best pairs of all rows. The error is that of
+all groups by least squares; for a likelihood, the deviance must be clearly smaller, too.
 """
 
 from __future__ import annotations
