@@ -168,6 +168,7 @@ def test_text_that_looks_like_numbers_is_no_level_unless_levels_are_common() -> 
         (["1", "2", "x", "3"] * 10, "'c' holds text, as 'x' in row 2"),
         ([f"{i},5" for i in range(40)], "'c' holds numbers in another form, as '0,5' in row 0"),
         (["5 kg", "7 kg"] * 20, "'c' holds numbers in another form, as '5 kg' in row 0"),
+        (["5kg", "7kg", "9kg"] * 13, "'c' holds numbers in another form, as '5kg' in row 0"),
         ([*(f"2024-01-{i:02}" for i in range(1, 31)), "soon"], "'c' holds dates, and 'soon', which is no date"),
     ):
         assert_refused(partial(learned, cells), said)

@@ -133,6 +133,8 @@ _FOREIGN = re.compile(
 _ORDINALS = frozenset({"st", "nd", "rd", "th"})
 _SAME_UNIT = 0.8
 """Share of the cells with a unit that have the most frequent one where they are numbers, and not levels such as 2b."""
+_NUMBERED_LEVELS = 2
+"""Numbers next to a word up to which these are levels."""
 
 
 def is_number(cell: str) -> bool:
@@ -143,22 +145,24 @@ def foreign_number(cells: Sequence[str]) -> str | None:
     """Return a cell that is a number in another form, if at least half of some cells are numbers and one is so.
 
     Other forms are those of other locales ("1.234,56", "1,234.5", "12 %", "$3"), with a unit ("5 kg") and with an
-    exponent as in Fortran ("1D3").
+    exponent as in Fortran ("1D3"). A letter next to a whole number is part of a code, as "12a", and so is a word next
+    to one or two of them, as "1Story" and "2Story".
     """
+    plain = sum(map(is_number, cells))
     found = [(cell, match) for cell in cells if not is_number(cell) and (match := _FOREIGN.fullmatch(cell.strip()))]
     units = Counter(unit for _, match in found if (unit := match["unit"]) and unit.isalpha())
     common, count = units.most_common(1)[0] if units else ("", 0)
     if count < _SAME_UNIT * units.total() or common in _ORDINALS:
         common = ""
+    several = plain or len({match["number"] for _, match in found if match["unit"] == common}) > _NUMBERED_LEVELS
 
     def is_foreign(match: re.Match[str]) -> bool:
         unit = match["unit"] or ""
-        # A letter next to a whole number is part of a code, as 12a.
-        apart = len(unit) > 1 or " " in match.group() or "." in match["number"]
+        apart = (len(unit) > 1 and several) or " " in match.group() or "." in match["number"]
         return not unit.isalpha() or re.fullmatch(_CURRENCY, unit) is not None or (unit == common and apart)
 
     foreign = [cell for cell, match in found if is_foreign(match)]
-    return foreign[0] if foreign and 2 * (len(foreign) + sum(map(is_number, cells))) >= len(cells) else None
+    return foreign[0] if foreign and 2 * (len(foreign) + plain) >= len(cells) else None
 
 
 @cache
