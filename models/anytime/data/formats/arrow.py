@@ -148,13 +148,12 @@ def foreign_number(cells: Sequence[str]) -> str | None:
     exponent as in Fortran ("1D3"). A letter next to a whole number is part of a code, as "12a", and so is a word next
     to one or two of them, as "1Story" and "2Story".
     """
-    plain = sum(map(is_number, cells))
     found = [(cell, match) for cell in cells if not is_number(cell) and (match := _FOREIGN.fullmatch(cell.strip()))]
     units = Counter(unit for _, match in found if (unit := match["unit"]) and unit.isalpha())
     common, count = units.most_common(1)[0] if units else ("", 0)
     if count < _SAME_UNIT * units.total() or common in _ORDINALS:
         common = ""
-    several = plain or len({match["number"] for _, match in found if match["unit"] == common}) > _NUMBERED_LEVELS
+    several = len({match["number"] for _, match in found if match["unit"] == common}) > _NUMBERED_LEVELS
 
     def is_foreign(match: re.Match[str]) -> bool:
         unit = match["unit"] or ""
@@ -162,7 +161,7 @@ def foreign_number(cells: Sequence[str]) -> str | None:
         return not unit.isalpha() or re.fullmatch(_CURRENCY, unit) is not None or (unit == common and apart)
 
     foreign = [cell for cell, match in found if is_foreign(match)]
-    return foreign[0] if foreign and 2 * (len(foreign) + plain) >= len(cells) else None
+    return foreign[0] if foreign and 2 * (len(foreign) + sum(map(is_number, cells))) >= len(cells) else None
 
 
 @cache
