@@ -552,6 +552,7 @@ def test_a_number_in_another_form_is_no_level(cell: str) -> None:
         ["1Story", "2Story", "1Story", "1.5Fin", "SLvl"],
         ["12years", "16years", "lt8years"],
         ["1", "2", "3", "4", "1OT"],
+        ["1. Never Married", "2. Married", "2. Married", "2. Married", "4. Divorced"],
         ["10.0.0.1", "10.0.0.2"],
         ["2020-01-01", "2020-01-02"],
         ["K1", "M3", "red"],

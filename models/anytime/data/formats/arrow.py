@@ -125,7 +125,7 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|infinity)
 _CURRENCY = r"(?:[$€£¥₹]|(?:USD|EUR|GBP|CHF|JPY)\b)"
 _FOREIGN = re.compile(
     rf"""\(?[-+−]?\s?(?P<currency>{_CURRENCY})?\s?[-+−]?
-    (?P<number>\d{{1,3}}(?:[.,'’\u00a0\u202f\ ]\d{{3}})+(?:[.,]\d+)?|\d+(?:[.,]\d*)?|[.,]\d+)
+    (?P<number>\d{{1,3}}(?:[.,'’\u00a0\u202f\ ]\d{{3}})+(?:[.,]\d+)?|\d+(?:[.,]\d+)?|[.,]\d+)
     (?P<exponent>[eEdD][-+]?\d+)?
     \s?(?P<unit>[%‰°]|{_CURRENCY}|[A-Za-zµ°]+(?:[/²³][A-Za-z0-9]*)?)?\)?""",
     re.VERBOSE | re.ASCII,
