@@ -351,9 +351,10 @@ def test_hundreds_are_open_at_once_and_each_is_answered_once(model: Model, form:
             assert timeless(answers[i]) == expected(model, given[i])
 
 
-def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(service: Running) -> None:
+def test_beyond_what_may_be_open_on_a_connection_a_begin_is_refused_and_nothing_is_lost(model: Model) -> None:
     limit = int(OPEN_OF_CONNECTION)
-    with service.stream() as stream, service.stream() as other:
+    limits = Settings(port=0, max_deadline_ms=600_000)  # no prediction ends by itself
+    with run_service([model], limits) as service, service.stream() as stream, service.stream() as other:
         for name in range(limit + 1):
             stream.say("begin", name)
         problem = stream.problem()

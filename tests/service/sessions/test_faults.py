@@ -173,7 +173,7 @@ def test_a_full_redis_refuses_groups_and_predictions_are_still_answered(model: M
         redis.execute("CONFIG", "SET", "maxmemory", "1")
         for request in requests(replica, session)[:2]:
             assert "it is out of memory" in refused(request())
-        assert "it is out of memory" in records[0].getMessage()
+        assert any("it is out of memory" in record.getMessage() for record in records)
         assert timeless(replica.get(f"/sessions/{session}/predict").json()) == expected(model, SPEED)
         waited = replica.get(f"/sessions/{session}/predict", deadline_ms=100).json()
         assert (waited["reason"], timeless(waited)) == ("deadline", expected(model, SPEED))

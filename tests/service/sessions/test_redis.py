@@ -301,7 +301,8 @@ async def test_damaged_data_is_an_error_and_never_reaches_an_answer(
                         await request
             assert replica.store.trouble is None
             words = "its number of rows is" if damage in damaged_rows else ""
-            assert re.search(f"{name}.*{words}", records[0].getMessage()), "the log says so"
+            said = [record.getMessage() for record in records]  # with the count of an earlier test's lines, perhaps
+            assert any(re.search(f"{name}.*{words}", line) for line in said), "the log says so"
             if DAMAGED[damage](name)[0] in ("rows", "revision"):
                 with pytest.raises((DamagedSessionError, FieldError)):  # other rows look like those of the session
                     await post_groups(replica.store, name, {"hog": [1.0, 2.0]})
