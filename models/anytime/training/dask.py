@@ -183,7 +183,7 @@ def moments_of_part(part: Part, draw: Screened | None) -> Summed:
     use_one_blas_thread()
     data, folds, draw = part.dataset, part.assigner.folds, deepcopy(draw)  # for another worker, if this one is lost
     empty = Moments.empty(data.terms.size, len(data.target.responses))
-    blocks = part.blocks() if draw is None else draw.drawn(part.blocks())
+    blocks = part.blocks() if draw is None else draw.drawing_from(part.blocks())
     return data.summed(blocks, folds, n_jobs=1, before=[empty] * folds), draw
 
 

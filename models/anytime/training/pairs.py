@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -60,7 +60,11 @@ class Rows(Protocol):
 class Screened(Sampler):
     """Keeps the rows that pairs are screened on, a sample of all: columns "X", "Y", "weights" and "folds"."""
 
-    def drawn(self, blocks: Iterable[Block]) -> Iterator[Block]:
+    @classmethod
+    def of(cls, options: Options, groups: FeatureGroups) -> Self:
+        return cls(screened_rows(len(groups.features)), options.seed)
+
+    def drawing_from(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield the blocks, after drawing from the rows of each."""
         for block in blocks:
             for start in range(0, len(block.Y), SLICE):
@@ -72,11 +76,6 @@ def _drawn(block: Block, start: int, chosen: Bool) -> Sample:
     rows = start + np.flatnonzero(chosen)
     folds = np.zeros(len(rows)) if block.folds is None else block.folds[rows]
     return Sample({"X": dense(block.X[rows]), "Y": block.Y[rows], "weights": block.row_weights[rows], "folds": folds})
-
-
-def screened(options: Options, groups: FeatureGroups) -> Screened:
-    """Return what draws the rows."""
-    return Screened(screened_rows(len(groups.features)), options.seed)
 
 
 def are_sought(options: Options, groups: FeatureGroups, folds: int) -> bool:

@@ -40,7 +40,7 @@ from anytime.training.fit import ALL, Candidates, Fit, fit, paired, provenance
 from anytime.training.likelihood import Observations, Observed
 from anytime.training.model_selection import Terms, Validation
 from anytime.training.options import FOLDS, Options
-from anytime.training.pairs import Screened, are_sought, screened
+from anytime.training.pairs import Screened, are_sought
 from anytime.training.prices import DefaultFamily, affordable, affordable_levels, family_of_classes
 from anytime.types import FamilyName, Float
 
@@ -182,7 +182,7 @@ class TrainingTable(Source):
                     dataset, self.folds, seed=seed, stratified=by_class, progress=advance, drawn=drawn
                 )
             blocks = dataset.blocks(self._assigner, n_jobs=self.jobs, progress=advance)
-            return dataset.summed(blocks if drawn is None else drawn.drawn(blocks), self.folds, n_jobs=self.jobs)
+            return dataset.summed(blocks if drawn is None else drawn.drawing_from(blocks), self.folds, n_jobs=self.jobs)
 
     def read(self) -> tuple[Self, Sequence[Moments]]:
         """Return the rows and the moments of each fold; without columns whose values have no moments, if others remain.
@@ -190,7 +190,7 @@ class TrainingTable(Source):
         Such values are infinite, or too large or too small to square.
         """
         sought = are_sought(self.options, self.groups, self.folds)
-        drawn = screened(self.options, self.groups) if sought else None
+        drawn = Screened.of(self.options, self.groups) if sought else None
         try:
             return replace(self, drawn=drawn), self.moments(drawn=drawn)
         except ColumnError as error:

@@ -125,7 +125,7 @@ def test_workers_draw_the_rows_that_one_process_draws(limit: int, cluster: Clust
     data = dataset(folder, weights="w")
     ours, theirs = Screened(limit, 7), Screened(limit, 7)
     assert_same(cluster.moments(data, 3, drawn=ours), data.moments(3))
-    rows = sum(len(block.Y) for block in theirs.drawn(data.blocks(FoldAssigner(3, 0, stratified=False))))
+    rows = sum(len(block.Y) for block in theirs.drawing_from(data.blocks(FoldAssigner(3, 0, stratified=False))))
     found, expected = ours.sample(), theirs.sample()
     assert found.rows == expected.rows == min(limit, rows)
     for name, values in expected.columns.items():
